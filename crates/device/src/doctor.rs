@@ -66,6 +66,7 @@ fn cuda() -> Vec<Finding> {
 fn cuda() -> Vec<Finding> {
     use crate::cuda::{Gpu, Installation, OLDEST_DRIVER, driver_version, gpus};
     use crate::error::version;
+    use crate::kernel_cache;
 
     let driver = driver_version().and_then(|got| {
         if got < OLDEST_DRIVER {
@@ -98,5 +99,17 @@ fn cuda() -> Vec<Finding> {
     findings.push(Finding::new("NVRTC", compiler));
     let headers = installation.headers().map(|root| root.join("include").display().to_string());
     findings.push(Finding::new("CUDA headers", headers));
+    let kept = kernel_cache::opened().map(|folder| match folder {
+        Some(folder) => format!(
+            "{}, {:.1} MiB",
+            folder.display(),
+            kernel_cache::size(&folder) as f64 / f64::from(1 << 20)
+        ),
+        None => format!(
+            "none: each process compiles its kernels anew ({} can name a folder)",
+            kernel_cache::VARIABLE
+        ),
+    });
+    findings.push(Finding::new("compiled kernels", kept));
     findings
 }

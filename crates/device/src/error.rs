@@ -84,6 +84,16 @@ pub enum DeviceError {
         /// The folders that were searched.
         searched: String,
     },
+    /// The folder for compiled kernels cannot be used.
+    #[error(
+        "device cuda: BURNISH_KERNEL_CACHE names {}, in which compiled kernels cannot be kept: {why}; name a folder of this user's own (mode 700), or 0 to keep none", folder.display()
+    )]
+    KernelCache {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A list of cores that cannot be kept to.
     #[error(
         "bind_core_list `{list}`: {why}; expected numbers and ranges of cores of this machine, such as `0-27,32-59` (`lscpu -e` lists them)"
@@ -133,7 +143,9 @@ impl Coded for DeviceError {
             | Self::NoAdapter => ErrorCode::NoDevice,
             Self::Driver { .. } => ErrorCode::DeviceFailed,
             Self::CoreList { .. } => ErrorCode::BadValue,
-            Self::TooFewCores { .. } | Self::CannotBind { .. } => ErrorCode::BadEnvironment,
+            Self::TooFewCores { .. } | Self::CannotBind { .. } | Self::KernelCache { .. } => {
+                ErrorCode::BadEnvironment
+            }
         }
     }
 }

@@ -21,6 +21,12 @@ mod error;
 mod failure;
 mod gpu;
 mod heap;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "what only devices ask for is tested without one")
+)]
+mod kernel_cache;
 mod memory;
 mod open;
 mod room;

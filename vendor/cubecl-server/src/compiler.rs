@@ -48,8 +48,14 @@ pub fn compilation_store<K: StoreKey, V: StoreValue>(
         ))
     }
 
+    // No database: files, where the environment has a name.
+    #[cfg(all(not(compilation_cache), std_io))]
+    {
+        crate::artifact_folder::store(backend, fingerprint.as_ref())
+    }
+
     // No file system to persist to; the caller keeps its in-memory map.
-    #[cfg(not(compilation_cache))]
+    #[cfg(all(not(compilation_cache), not(std_io)))]
     {
         let _ = (backend, fingerprint);
         None

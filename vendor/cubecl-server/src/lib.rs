@@ -57,6 +57,9 @@ pub mod device_events;
 
 /// Compiler trait, and the compilation caches in front of one.
 pub mod compiler;
+
+#[cfg(all(not(compilation_cache), std_io))]
+mod artifact_folder;
 /// Simple system profiling using timestamps.
 pub mod timestamp_profiler;
 

@@ -81,6 +81,8 @@ impl<'a> Machine<'a> {
         command.arg(HUNG).arg(program).current_dir(&self.output).env("LD_LIBRARY_PATH", &self.paths);
         command.env("FAKE_CUDA_MODULES", self.output.join("modules")).env("FAKE_CUDA_SKIP", PROBES);
         command.env("FAKE_CUDA_ARCH", self.options.arch.to_string());
+        // Every kernel is compiled, and looked at.
+        command.env("BURNISH_KERNEL_CACHE", "0");
         if let Some(compiler) = &self.compiler {
             command.env("FAKE_CUDA_COMPILER", compiler).env("FAKE_CUDA_KEPT", self.output.join("kept"));
         }

@@ -247,6 +247,8 @@ impl Trainings<'_> {
         for rank in 0..processes {
             let mut command = self.machine.command(&self.program);
             command.args(words()).args(["--device", "cuda"]);
+            // What the first of these runs compiles the others find.
+            command.env("BURNISH_KERNEL_CACHE", self.folder.join("kernels"));
             command.env("FAKE_CUDA_DEVICES", devices.to_string());
             command.env("FAKE_CUDA_REPORT", self.report(name, rank));
             match case.processes {

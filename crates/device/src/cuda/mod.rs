@@ -18,8 +18,9 @@ use crate::{DeviceError, DeviceKind};
 pub(crate) fn ready(ordinal: usize) -> Result<Gpu, DeviceError> {
     let mut found = gpus()?;
     let installation = Installation::find();
-    installation.compiler(Some(driver_version()?))?;
+    let compiler = installation.compiler(Some(driver_version()?))?;
     installation.headers()?;
+    crate::kernel_cache::keep(compiler)?;
     let count = found.len();
     if ordinal >= count {
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".to_owned());

@@ -519,15 +519,13 @@ impl Walk<'_> {
             }
             return;
         }
-        let size = HeadSize { layer };
-        let weight = self.local.at(head.parts.weight);
-        let owner = self.alias(weight);
-        let of_table = trains && owner.trainable;
+        let of_table = trains && self.weight_trains(head);
+        let size = HeadSize { layer, trains: of_table };
         let [products, rest] = size.forward();
         self.work.add(Operation::Head, Phase::Forward, operands, products, 1);
         self.add(Operation::Loss, Phase::Forward, rest);
         if trains && (tracked || of_table || self.any_trains(head)) {
-            let [products, rest] = size.backward(tracked, of_table, !(self.likelihood && self.ranks == 1));
+            let [products, rest] = size.backward(tracked, !(self.likelihood && self.ranks == 1));
             self.work.add(Operation::Head, Phase::Backward, operands, products, 1);
             self.add(Operation::Loss, Phase::Backward, rest);
         }

@@ -10,7 +10,7 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul};
 
-use super::head::chunk;
+use super::head;
 
 /// Queries, and keys, of a tile of attention.
 const TILE: u64 = burnish_core::FLASH_TILE as u64;
@@ -467,11 +467,26 @@ impl AttentionSize {
 pub struct HeadSize {
     /// The layer; its tokens are those that predict something.
     pub layer: LinearSize,
+    /// Whether the gradient of its weight is made.
+    pub trains: bool,
 }
 
 impl HeadSize {
+    /// Rows of a chunk.
+    fn rows(&self) -> u64 {
+        let LinearSize { tokens, input, output, .. } = self.layer;
+        let most = head::chunk([output as usize, input as usize], self.trains);
+        head::even(tokens as usize, most) as u64
+    }
+
     fn chunks(&self) -> u64 {
-        self.layer.tokens.div_ceil(chunk(self.layer.output as usize) as u64).max(1)
+        self.layer.tokens.div_ceil(self.rows()).max(1)
+    }
+
+    /// Bytes of a chunk's logits, which its gradient takes the place of.
+    #[must_use]
+    pub fn logits_bytes(&self) -> u64 {
+        self.rows() * self.layer.output * self.layer.bytes
     }
 
     /// What the chunks behind the first add to a product: each reads the whole table.
@@ -497,11 +512,12 @@ impl HeadSize {
         [self.logits(), statistics]
     }
 
-    /// The gradient of logits, and the products with it: of the input, and with `trains` of the table; of logits that are made
-    /// `again`, or at once of those of the likelihood ([`crate::head_nll`]).
+    /// The gradient of logits, and the products with it: of the input where something before it trains (`tracked`), and of the
+    /// table where that trains; of logits that are made `again`, or at once of those of the likelihood ([`crate::head_nll`]).
     #[must_use]
-    pub fn backward(&self, tracked: bool, trains: bool, again: bool) -> [Cost; 2] {
+    pub fn backward(&self, tracked: bool, again: bool) -> [Cost; 2] {
         let LinearSize { input, output, bytes, tokens } = self.layer;
+        let trains = self.trains;
         let logits = tokens * output;
         // Gradients of the chunks' rows are put one below the other.
         let below = joined(tokens * input, WIDE, self.chunks());

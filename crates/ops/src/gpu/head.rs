@@ -20,14 +20,28 @@ use crate::{AnyTensor, Linear, OpsError, all_joined, apply};
 
 const OP: &str = "head";
 
-/// Logits of a chunk, about: 256 MiB in 16 bits. The gradient of a head's weight is read and written once a chunk.
+/// Logits of a chunk, about: 256 MiB in 16 bits.
 const LOGITS: usize = 1 << 27;
 /// Rows of a chunk are a multiple of so many: tiles of products have as many.
 const TILE: usize = 128;
 
-/// Rows of a chunk.
-pub(super) fn chunk(vocab: usize) -> usize {
-    (LOGITS / vocab.max(1) / TILE * TILE).max(TILE)
+/// Rows of a chunk over a weight `[vocab, width]`. Where the weight's gradient is made, which every chunk behind the first
+/// reads and writes, a chunk's logits may have three elements for four of its.
+pub(super) fn chunk([vocab, width]: [usize; 2], trains: bool) -> usize {
+    let of = |rows: usize| rows / TILE * TILE;
+    let least = of(LOGITS / vocab.max(1)).max(TILE);
+    if trains { least.max(of(width / 4 * 3)) } else { least }
+}
+
+/// [`chunk`] of a head.
+fn chunk_of(head: &Linear, trains: bool) -> usize {
+    chunk([head.out(), head.weight.shape()[1]], trains)
+}
+
+/// Rows of a chunk of so many tokens, where none has more than `most`: as many of each as whole tiles allow.
+pub(super) fn even(tokens: usize, most: usize) -> usize {
+    let chunks = tokens.div_ceil(most).max(1);
+    tokens.div_ceil(chunks).next_multiple_of(TILE).min(most).max(1)
 }
 
 fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
@@ -108,7 +122,7 @@ impl Body {
                 owned: host(owned, [tokens], &device, wide).reshape([tokens, 1]),
             },
             rows: head.out(),
-            chunk,
+            chunk: even(targets.len(), chunk),
         })
     }
 
@@ -320,14 +334,14 @@ fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device, dt
     Tensor::from_data(TensorData::new(values, shape), (device, dtype))
 }
 
-/// [`head_log_probs`] in chunks of as many rows; `entropies` says whether a gradient of them may come.
+/// [`head_log_probs`], in chunks of `chunk` rows where that is said; `entropies` says whether a gradient of them may come.
 fn log_probs(
     hidden: &AnyTensor,
     head: &Linear,
     shard: Option<&VocabShard>,
     targets: &[u32],
     options: HeadOptions,
-    (entropies, chunk): (bool, usize),
+    (entropies, chunk): (bool, Option<usize>),
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     let (dtype, tokens) = (wide_dtype(hidden), targets.len());
     let device = hidden.plain().device();
@@ -347,11 +361,12 @@ fn log_probs(
     }
     let mut found = TokenStats::default();
     let out = apply(OP, &inputs, |plain, wanted| {
+        let want_hidden = wanted[0];
+        let wanted = head.parts().fill(&mut wanted[1..].iter().copied());
+        let chunk = chunk.unwrap_or_else(|| chunk_of(head, wanted.weight));
         let body = Body::new(plain, head, shard.rows().start, targets, (options, chunk))?;
         let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?, &options);
         let out = both(&stats);
-        let want_hidden = wanted[0];
-        let wanted = head.parts().fill(&mut wanted[1..].iter().copied());
         let column = |values: Vec<f32>| host(values, [tokens, 1], &device, dtype);
         let (log_z, entropy) = (column(log_z), entropies.then(|| column(stats.entropy.clone())));
         let vocab = shard.vocab();
@@ -379,7 +394,7 @@ pub fn head_log_probs(
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
-    log_probs(hidden, head, shard, targets, options, (true, chunk(head.out())))
+    log_probs(hidden, head, shard, targets, options, (true, None))
 }
 
 /// See [`crate::head_loss`]. Its coefficients need the host, so that gradients in the same pass would wait for the device
@@ -394,7 +409,7 @@ pub fn head_loss(
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     let (device, dtype, n) = (hidden.plain().device(), wide_dtype(hidden), targets.len());
-    let (both, stats) = log_probs(hidden, head, shard, targets, options, (false, chunk(head.out())))?;
+    let (both, stats) = log_probs(hidden, head, shard, targets, options, (false, None))?;
     let loss = AnyTensor::new(host(vec![value(&stats)], [1], &device, dtype));
     if n == 0 {
         return Ok((constant(OP, &inputs(hidden, head), true, loss)?, stats));
@@ -428,8 +443,8 @@ pub fn head_nll(
     }
     let mut found = None;
     let loss = apply("head_nll", &inputs(hidden, head), |plain, wanted| {
-        let body = Body::new(plain, head, 0, targets, (options, chunk(head.out())))?;
         let linear = head.parts().fill(&mut wanted[1..].iter().copied());
+        let body = Body::new(plain, head, 0, targets, (options, chunk_of(head, linear.weight)))?;
         let factor = -1.0 / denominator.max(1.0);
         let (loss, parts, gradients) = body.log_prob_sum(factor, wanted[0], &linear)?;
         found = Some(parts);
@@ -490,7 +505,7 @@ pub(crate) fn resting_logits(
         return Ok(AnyTensor::new(Tensor::<2>::zeros([0, head.out()], (&hidden.device(), wide))));
     }
     let layer = Layer::new(head, &mut plain[1..].iter().cloned(), wide)?;
-    let chunk = chunk(head.out());
+    let chunk = chunk_of(head, false);
     let logits = |first: usize| {
         let rows = hidden.clone().narrow(0, first, chunk.min(tokens - first));
         let to = (layer.out_dtype(), None);

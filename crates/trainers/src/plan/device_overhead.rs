@@ -2,14 +2,14 @@
 
 use burnish_core::{FLASH_HEAD, Parameter, Registry, Role};
 use burnish_models::Spec;
-use burnish_ops::gpu::cost;
+use burnish_ops::gpu::cost::{self, HeadSize, LinearSize};
 
 /// Bytes beside weights, gradients, optimizer state and activations. Estimates, on the careful side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceOverhead {
     /// The driver's context and the compiled kernels, once for each process.
     pub context: u64,
-    /// Of the head, one block of logits with its probabilities; of attention, the gradients of queries, keys and values; of
+    /// Of the head, a chunk of logits; of attention, the gradients of queries, keys and values; of
     /// weights in fewer bits those that are widened at once.
     pub workspace: u64,
 }
@@ -17,15 +17,16 @@ pub struct DeviceOverhead {
 /// A driver's context on recent GPUs is some 500 MiB with its modules.
 const CONTEXT: u64 = 600 << 20;
 
-/// A block of logits, its exponentials and their gradient.
+/// A chunk of logits, of a frozen head at most 256 MiB in 16 bits, and what is made of it.
 const LOGITS: u64 = 3 * (128 << 20);
 
 /// Queries at a time against a row's keys, of heads that attention has no kernels for.
 const QUERIES: usize = 512;
 
 impl DeviceOverhead {
-    /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers, with `widened` bytes of weights.
-    pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize, widened: u64) -> Self {
+    /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers, with
+    /// `at_once` bytes of something else for a while: weights that are widened, logits.
+    pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize, at_once: u64) -> Self {
         let row = tokens / texts.max(1);
         let of_ranks = |heads: usize| heads.div_ceil(tp_size.max(1));
         let heads = of_ranks(spec.heads);
@@ -35,7 +36,7 @@ impl DeviceOverhead {
             // Scores, probabilities and their gradient, f32.
             3 * 4 * heads * QUERIES.min(row) * row
         };
-        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64).max(widened) }
+        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64).max(at_once) }
     }
 
     /// All of it beside `held` bytes of tensors.
@@ -47,6 +48,18 @@ impl DeviceOverhead {
     pub(crate) fn pages(&self, held: u64) -> u64 {
         (held + self.workspace) / 10
     }
+}
+
+/// Bytes of a chunk of logits over a head that trains, of `tokens` rows on this rank: the more of its gradient, the more rows.
+pub(crate) fn trained_logits(local: &Registry, tokens: usize) -> u64 {
+    let of = |head: &Parameter| {
+        let weight = head.alias_of.as_ref().and_then(|name| local.get(name)).unwrap_or(head);
+        let [output, input] = weight.shape[..] else { return 0 };
+        let [tokens, input, output] = [tokens, input, output].map(|n| n as u64);
+        let layer = LinearSize { tokens, input, output, bytes: weight.precision.store.bytes() as u64 };
+        if weight.trainable { HeadSize { layer, trains: true }.logits_bytes() } else { 0 }
+    };
+    local.iter().filter(|parameter| parameter.role == Role::Head).map(of).max().unwrap_or(0)
 }
 
 /// Bytes of the largest weight in fewer bits that is widened as a whole, in the dtype that it is read in: of experts that of some.

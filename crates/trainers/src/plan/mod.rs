@@ -20,7 +20,7 @@ use burnish_zero::{AllToAllPlan, Memory, OrthoCost, Plan, Stage, ZeroError};
 
 use crate::TrainError;
 use crate::forward::token_loss::token_metrics;
-use crate::plan::device_overhead::{DeviceOverhead, largest_widened};
+use crate::plan::device_overhead::{DeviceOverhead, largest_widened, trained_logits};
 pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
 use crate::plan::roofline::{Lines, Passes, Roofline};
 use crate::plan::step_passes::StepPasses;
@@ -317,8 +317,9 @@ impl RunPlan {
         };
         let overhead = (model.device.kind() == Some(DeviceKind::Cuda)).then(|| {
             // Beside the one that is counted with what is gathered.
-            let widened = largest_widened(&parallel.local_registry(planned.registry(), 0));
-            DeviceOverhead::new(spec, texts, stream, tp_size, widened)
+            let local = parallel.local_registry(planned.registry(), 0);
+            let at_once = largest_widened(&local).max(trained_logits(&local, stream));
+            DeviceOverhead::new(spec, texts, stream, tp_size, at_once)
         });
         let lines = work.map(|mut work| {
             let flops = |p: &Parameter| OrthoCost::of(muon.as_ref()?, p).map(|cost| cost.flops);

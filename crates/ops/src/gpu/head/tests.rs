@@ -38,7 +38,7 @@ fn found(chunk: usize, entropies: bool) -> (Vec<f32>, TokenStats, Vec<Vec<f32>>)
     let targets: Vec<u32> = (0..tokens as u32).map(|i| i * 5 % 9).collect();
     let options =
         HeadOptions { temperature: 0.8, softcap: Some(3.0), logit_scale: 1.5, label_smoothing: 0.2 };
-    let (out, stats) = log_probs(&hidden, &head, None, &targets, options, (entropies, chunk)).unwrap();
+    let (out, stats) = log_probs(&hidden, &head, None, &targets, options, (entropies, Some(chunk))).unwrap();
     let both = out.rank::<2>().unwrap();
     // Of log-probabilities alone, or of both, each row with a factor of its own.
     let rows = if entropies { 2 } else { 1 };
@@ -72,7 +72,27 @@ fn chunks_make_the_whole() {
 #[test]
 fn a_chunk_is_bounded_and_of_some_rows() {
     for vocab in [1, 1000, 32_000, 151_936, 262_144, 1 << 20] {
-        assert!(chunk(vocab) * vocab <= LOGITS && chunk(vocab).is_multiple_of(TILE), "{vocab}");
+        let rows = chunk([vocab, 4096], false);
+        assert!(rows * vocab <= LOGITS && rows.is_multiple_of(TILE), "{vocab}");
+        let trains = chunk([vocab, 4096], true);
+        assert!(4 * trains <= 3 * 4096 || trains == rows, "{vocab}: {trains} rows");
     }
-    assert_eq!(chunk(1 << 24), TILE, "never less than units for matrices want");
+    assert_eq!(chunk([1 << 24, 64], true), TILE, "never less than units for matrices want");
+    assert_eq!([chunk([151_936, 4096], false), chunk([151_936, 4096], true)], [768, 3072]);
+}
+
+#[test]
+fn chunks_are_about_as_long() {
+    for tokens in [0, 1, 127, 128, 129, 8192, 8193, 100_000] {
+        for most in [TILE, 768, 3072] {
+            let rows = even(tokens, most);
+            let (chunks, least) = (tokens.div_ceil(rows), tokens.div_ceil(most));
+            assert!(
+                rows <= most && chunks == least,
+                "{tokens} tokens, {most} at most: {chunks} chunks of {rows}"
+            );
+        }
+    }
+    assert_eq!(even(8192, 3072), 2816);
+    assert_eq!(even(11, 4), 4);
 }

@@ -33,6 +33,10 @@ while [ $# -gt 0 ]; do
     shift
 done
 mkdir -p "$out" || exit 2
+# What one piece compiles the others find.
+if [ -z "${BURNISH_KERNEL_CACHE:-}" ] && mkdir -p "$here/kernels" && chmod go-w "$here/kernels"; then
+    export BURNISH_KERNEL_CACHE="$here/kernels"
+fi
 out=$(cd "$out" && pwd)
 end=$(($(date +%s) + minutes * 60))
 status=0
@@ -101,24 +105,24 @@ rm -f "$out"/*.jsonl
 machine 2>&1 | tee "$out/machine.txt"
 
 if [ -n "$quick" ]; then small='tiny LoRA' full='tiny full' middle=''; else small='0.6B LoRA' full='0.6B full' middle=1.7B; fi
-# Whether it is right at all, one of each kind; then how fast; then all that is checked without a GPU too.
+# Whether it is right at all, one of each kind; then how fast, and what no interpreter shows; then all that is checked without a GPU too.
 for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 130 x 64' 'causal, packed, bf16' \
     'head loss, bf16' 'head likelihood, bf16' 'LoRA, bf16, 130 x 64' 'AdamW'; do
     checks 60 operation "$only"
 done
 measured 240 "$small"
+checks 240 memory
+checks 120 decoding
 measured 120 attention
 measured 180 decodes
 measured 120 'head '
 checks 150 TRL
+checks 600 operation
 measured 240 "$full"
 [ -z "$middle" ] || measured 240 "$middle"
 checks 60 resume
-checks 60 decoding
 checks 90 nccl
 checks 90 ranks
-checks 600 operation
-checks 240 memory
 if [ -n "$sanitizer" ]; then
     cd "$here/checks" || exit 2
     piece sanitizer 600 compute-sanitizer --tool memcheck --error-exitcode 1 --log-file "$out/sanitizer.txt" \

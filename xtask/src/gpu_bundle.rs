@@ -29,8 +29,9 @@ const DATA: [(&str, &str); 6] = [
     ("xtask/gpu-bundle/README.md", "README.md"),
 ];
 
-/// Builds the programs, looks at what they need, and packs them with their data; the file.
-pub(crate) fn run(root: &Path, output: Option<PathBuf>) -> Result<PathBuf> {
+/// Builds the programs, looks at what they need, and packs them with their data, and with kernels that they have compiled;
+/// the file.
+pub(crate) fn run(root: &Path, output: Option<PathBuf>, kernels: Option<&Path>) -> Result<PathBuf> {
     let mut build = cargo(root, &["build", "--release"]);
     for (_, package) in PROGRAMS {
         build.args(["-p", package, "--features", &format!("{package}/cuda")]);
@@ -49,6 +50,9 @@ pub(crate) fn run(root: &Path, output: Option<PathBuf>) -> Result<PathBuf> {
     }
     for (from, to) in DATA {
         copy_all(&root.join(from), &folder.join(to))?;
+    }
+    if let Some(kernels) = kernels {
+        copy_all(kernels, &folder.join("kernels"))?;
     }
     let output = output.unwrap_or_else(|| target.join("gpu-bundle").join("burnish-gpu.run"));
     pack(root, &folder, &output)?;

@@ -89,6 +89,9 @@ enum Task {
         /// The file to write.
         #[arg(long)]
         output: Option<PathBuf>,
+        /// A folder of kernels that these programs have compiled (`BURNISH_KERNEL_CACHE`), to be packed with them.
+        #[arg(long)]
+        kernels: Option<PathBuf>,
     },
     /// Write docs/options.md and docs/errors.md from their tables, and each crate's README.md from its first page.
     Docs,
@@ -146,7 +149,9 @@ fn main() -> Result<ExitCode> {
                 return Ok(ExitCode::from(NO_GPU));
             }
         },
-        Task::GpuBundle { output } => gpu_bundle::run(&root, output).map(|_| true)?,
+        Task::GpuBundle { output, kernels } => {
+            gpu_bundle::run(&root, output, kernels.as_deref()).map(|_| true)?
+        }
         Task::Docs => {
             readme_pages::write(&root, &tidy::packages(&root)?)?;
             config_pages::write(&root).map(|()| true)?

@@ -18,7 +18,6 @@ mod soak;
 mod table;
 mod tolerance;
 pub mod trl;
-mod widened;
 
 pub use check::{Check, Context, checks};
 pub use table::{Row, Table, Verdict};

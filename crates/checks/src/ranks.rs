@@ -4,7 +4,6 @@ use anyhow::Result;
 use burnish_trainers::Ranks;
 
 use crate::run::{Short, compare};
-use crate::widened::Widened;
 use crate::{Check, Context};
 
 const KEYS: [&str; 2] = ["loss", "grad_norm"];
@@ -41,11 +40,12 @@ pub(crate) fn against_one(
 ) -> Result<String> {
     let fixtures = context.fixtures()?;
     let folder = tempfile::tempdir()?;
-    let stored = fixtures.join("models/llama");
-    let wide = if half { None } else { Some(Widened::of(&stored)?) };
-    let model = wide.as_ref().map_or(stored, Widened::path);
+    let model = fixtures.join("models/llama");
     let on = |more: &[String], ranks: &Ranks| {
         let mut all = common.to_vec();
+        if !half {
+            all.push("--bf16=false".to_owned());
+        }
         all.push(format!("--global_batch_size={rows}"));
         all.extend(more.iter().cloned());
         Short {

@@ -4,7 +4,6 @@ use burnish_device::{DeviceKind, memory};
 use burnish_trainers::Ranks;
 
 use crate::run::Short;
-use crate::widened::Widened;
 use crate::{Check, Context};
 
 /// Steps after which pools and caches have what they need.
@@ -16,18 +15,19 @@ const GROWTH: f64 = 1.02;
 fn soak(context: &Context) -> anyhow::Result<String> {
     let (model, data) = (context.data("examples/base")?, context.data("examples/data/sft-train.jsonl")?);
     let folder = tempfile::tempdir()?;
-    let wide = Widened::of(&model)?;
-    // WebGPU has no bf16.
-    let model = if context.kind == DeviceKind::Wgpu { wide.path() } else { model };
     let steps = if context.quick { 60 } else { 500 };
-    let more =
-        ["--use_peft=true", "--lora_r=8", "--learning_rate=1e-3", "--packing=true", "--max_length=256"];
+    let mut more =
+        vec!["--use_peft=true", "--lora_r=8", "--learning_rate=1e-3", "--packing=true", "--max_length=256"];
+    if context.kind == DeviceKind::Wgpu {
+        // WebGPU has no bf16.
+        more.push("--bf16=false");
+    }
     let short = Short {
         model: &model,
         data: &data,
         output: &folder.path().join("out"),
         steps,
-        more: more.map(str::to_owned).to_vec(),
+        more: more.into_iter().map(str::to_owned).collect(),
     };
     let done = short.on(&Ranks::alone(), &context.device)?;
     let key = if memory(&context.device).is_some() { "device_memory_bytes" } else { "peak_memory_bytes" };

@@ -13,7 +13,7 @@ pub struct Tolerance {
     pub half: f64,
     /// Of the figures of a run in f32 over a few steps.
     pub run: f64,
-    /// Of the figures of a run with bf16 weights.
+    /// Of the figures of a run with products of bf16.
     pub half_run: f64,
 }
 

@@ -10,7 +10,6 @@ use burnish_trainers::{Cpo, Dpo, Kto, Orpo, Ranks, Reward, Sft, Trainer};
 use serde_json::{Map, Value};
 
 use crate::run::run;
-use crate::widened::Widened;
 use crate::{Check, Context};
 
 /// Options that a replay sets itself.
@@ -100,7 +99,7 @@ impl Recorded {
     }
 
     /// Runs it on `device` with `more` options and holds every figure against TRL's, to a relative `bound`; the largest
-    /// error. With `wide` the models' weights are f32, in which TRL computes.
+    /// error. With `wide` products are of f32, as TRL's were.
     ///
     /// # Errors
     /// If a figure is missing or further away, or the run fails.
@@ -108,15 +107,8 @@ impl Recorded {
         let run = self.run()?;
         let output = tempfile::tempdir()?;
         let mut words = self.flags(&run, &output.path().join("out"))?;
-        let mut copies = Vec::new();
-        for word in words.iter_mut().filter(|_| wide) {
-            for option in ["--model_name_or_path=", "--ref_model_name_or_path="] {
-                if let Some(folder) = word.strip_prefix(option) {
-                    let copy = Widened::of(Path::new(folder))?;
-                    *word = format!("{option}{}", copy.path().display());
-                    copies.push(copy);
-                }
-            }
+        if wide && !words.iter().any(|word| word.starts_with("--bf16=")) {
+            words.push("--bf16=false".to_owned());
         }
         words.extend(more.iter().map(|&word| word.to_owned()));
         let records = match text(&run, "trainer")? {

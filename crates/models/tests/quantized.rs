@@ -42,6 +42,22 @@ fn logits_are_those_of_the_dequantised_values() {
 }
 
 #[test]
+fn what_rests_in_16_bits_and_no_fewer_is_widened() {
+    let opened = ModelFolder::open(folder("fp4-skipped")).unwrap();
+    let plan = || ModelPlan::new(&opened, &Tuning::None, Dtype::F32, 0).unwrap();
+    let of = |planned: &ModelPlan<'_>, module: &str| {
+        planned.registry().iter().find(|p| p.name.contains(module)).unwrap().precision.store
+    };
+    let (files, widened) = (plan(), plan().widened());
+    assert_eq!([of(&files, "down_proj"), of(&widened, "down_proj")], [Dtype::Bf16, Dtype::F32]);
+    assert_eq!([of(&files, "up_proj"), of(&widened, "up_proj")], [Dtype::Bf16; 2]);
+    let down = widened.registry().iter().position(|p| p.name.contains("down_proj")).unwrap();
+    let [from, to] = [files, widened].map(|planned| planned.rows(down, 0..8).unwrap());
+    assert_eq!(to.dtype, Dtype::F32);
+    assert_eq!(to.to_f32(), from.to_f32());
+}
+
+#[test]
 fn matrices_stay_as_the_files_have_them() {
     let all = |name: &str| -> Vec<(String, Option<Quantization>, Dtype)> {
         let opened = ModelFolder::open(folder(name)).unwrap();

@@ -52,6 +52,7 @@ fn start_over(
         batches: &batches,
         trained: Dtype::F32,
         compute: Compute::Fp32,
+        widened: false,
         quantization: None,
         seed: 5,
         writes: true,

@@ -143,14 +143,10 @@ impl Case {
         if self.layout.is_empty() { 1 } else { 2 }
     }
 
-    /// How far from the CPU's its figures may be, relative to them, as in `crates/checks/src/tolerance.rs`: products of bf16,
-    /// as those of a frozen base (which is bf16) are whatever the run's dtype is, or of f32.
+    /// How far from the CPU's its figures may be, relative to them, as in `crates/checks/src/tolerance.rs`: products of bf16
+    /// or of f32.
     fn bound(&self) -> f64 {
-        let frozen = match self.work {
-            Work::Short(method) => method.contains(&"--use_peft"),
-            Work::File(_) => true,
-        };
-        if frozen || self.dtype == "bfloat16" { 3e-2 } else { 1e-4 }
+        if self.dtype == "bfloat16" { 3e-2 } else { 1e-4 }
     }
 }
 

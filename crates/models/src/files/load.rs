@@ -177,6 +177,21 @@ impl<'a> ModelPlan<'a> {
         self
     }
 
+    /// The same model, whose frozen matrices rest in fp32 where their files have 16 bits: for products of fp32 on devices
+    /// that multiply in the dtype of a weight, as all but the CPU do. What rests in fewer bits stays as it is.
+    #[must_use]
+    pub fn widened(mut self) -> Self {
+        for parameter in self.blueprint.registry_mut().iter_mut().take(self.base) {
+            if !parameter.trainable
+                && parameter.quantization.is_none()
+                && parameter.precision.store.bytes() == 2
+            {
+                parameter.precision.store = Dtype::F32;
+            }
+        }
+        self
+    }
+
     /// The same model, the frozen matrices of whose blocks rest in fewer bits and are read in `read`. As in Transformers
     /// the embedding, the head, routers and what trains keep their dtypes, and a folder that is quantised already stays as it
     /// is; experts too where that is said.

@@ -71,6 +71,8 @@ pub struct RowsToStart<'a> {
     pub trained: Dtype,
     /// What products multiply.
     pub compute: Compute,
+    /// Whether the base rests in fp32 ([`ModelPlan::widened`]).
+    pub widened: bool,
     /// How the base rests.
     pub quantization: Option<QuantizeOnLoad>,
     /// What is random is a function of it.
@@ -181,6 +183,9 @@ impl<'a> Calibration<'a> {
     ) -> Result<Self, ModelError> {
         let base = ModelPlan::new(folder, &Tuning::None, rows.trained, rows.seed)?;
         let mut base = base.computing(rows.compute);
+        if rows.widened {
+            base = base.widened();
+        }
         if let Some(quantization) = rows.quantization {
             base = base.quantized(quantization, rows.trained)?;
         }

@@ -21,6 +21,7 @@ use burnish_config::values::Interval;
 use burnish_config::{RunOptions, TrainerOptions};
 use burnish_core::Parameter;
 use burnish_data::{DataError, HeldOut, Record, RowCache, Sampler};
+use burnish_device::memory;
 use burnish_hub::Repo;
 use burnish_models::GenerationConfig;
 
@@ -86,7 +87,7 @@ impl Setup {
     /// # Errors
     /// If a folder is missing or damaged, or the output folder holds something else.
     pub fn open<O: TrainerOptions>(command: &O, inputs: &mut RunInputs<'_>) -> Result<Self, TrainError> {
-        let mut model = ModelSetup::open(command.run_options())?;
+        let mut model = ModelSetup::open(command.run_options())?.on(memory(inputs.device).is_some());
         let training = &model.options.training;
         let mut lock = None;
         if inputs.ranks.lead() {

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burnish_config::RunOptions;
-use burnish_config::groups::RankOptions;
+use burnish_config::groups::{ModelOptions, RankOptions};
 use burnish_core::{Dtype, Parameter, QuantizeOnLoad, Registry, Role};
+use burnish_device::DeviceKind;
 use burnish_models::{ModelAxes, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::{AdapterFolder, Decomposition, LoraConfig};
 use burnish_tp::AdapterSums;
@@ -36,6 +37,8 @@ pub struct ModelSetup {
     pub(crate) start: BTreeMap<String, Arc<Decomposition>>,
     /// The reference model, where that is not the policy as it is at the start.
     pub(crate) reference: Option<ReferenceFolder>,
+    /// Whether frozen matrices rest in fp32 whatever their files have.
+    pub(crate) widened: bool,
 }
 
 impl ModelSetup {
@@ -55,7 +58,29 @@ impl ModelSetup {
             .map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model, compute, quantization, experts));
         let reference = reference.transpose()?;
         let (folder, start) = (Arc::new(folder), BTreeMap::new());
-        Ok(Self { options, folder, scores: false, trained, config, adapter, start, reference })
+        let on_gpu = options.model.device.kind().is_some_and(|kind| kind != DeviceKind::Cpu);
+        let setup = Self {
+            options,
+            folder,
+            scores: false,
+            trained,
+            config,
+            adapter,
+            start,
+            reference,
+            widened: false,
+        };
+        Ok(setup.on(on_gpu))
+    }
+
+    /// The same on a GPU, or not. There a product's factors have the dtype of its weight, so that products of fp32, where
+    /// they are asked for, want weights of fp32; the CPU widens what it multiplies.
+    pub(crate) fn on(mut self, gpu: bool) -> Self {
+        let ModelOptions { bf16, dtype, .. } = &self.options.model;
+        let fp32 = *bf16 == Some(false) && dtype.0 == Some(Dtype::F32) && !self.options.training.fp16;
+        self.widened = gpu && fp32;
+        self.reference.iter_mut().for_each(|reference| reference.widened = self.widened);
+        self
     }
 
     /// The same with a model that scores texts, whose padding is `pad_id`.
@@ -122,6 +147,9 @@ impl ModelSetup {
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
         planned = planned.computing(self.options.model.compute()).starting_from(&self.start);
         planned = planned.sharing_experts(expert_sharding(&self.options.ranks));
+        if self.widened {
+            planned = planned.widened();
+        }
         if let Some(quantization) = self.options.quantization.quantization() {
             planned = planned.quantized(quantization, self.trained)?;
         }

@@ -17,6 +17,8 @@ pub(crate) struct ReferenceFolder {
     pub(crate) frozen: Frozen,
     /// What its products multiply: the policy's.
     compute: Compute,
+    /// Whether its frozen matrices rest in fp32: as the policy's.
+    pub(crate) widened: bool,
     /// How its frozen matrices rest: as the policy's.
     quantization: Option<QuantizeOnLoad>,
     /// Whether ranks that share layers have whole experts: as the policy's.
@@ -36,7 +38,7 @@ impl ReferenceFolder {
         experts: ExpertSharding,
     ) -> Result<Self, TrainError> {
         let (folder, frozen) = (ModelFolder::open(path)?, Frozen::default());
-        Ok(Self { folder, moves, frozen, compute, quantization, experts })
+        Ok(Self { folder, moves, frozen, compute, widened: false, quantization, experts })
     }
 
     /// That its ids stand for the tokens of `tokenizer`, and where it moves its parameters are those of `policy`.
@@ -75,6 +77,7 @@ impl ReferenceFolder {
         let tuning = if self.moves { Tuning::Full } else { Tuning::None };
         let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?;
         let planned = planned.computing(self.compute).sharing_experts(self.experts);
+        let planned = if self.widened { planned.widened() } else { planned };
         match self.quantization.filter(|_| !self.moves) {
             Some(quantization) => Ok(planned.quantized(quantization, trained)?),
             None => Ok(planned),

@@ -94,6 +94,7 @@ impl Setup {
             batches: &batches,
             trained: self.model.trained,
             compute: self.model.options.model.compute(),
+            widened: self.model.widened,
             quantization: self.model.options.quantization.quantization(),
             seed: training.seed,
             writes: inputs.ranks.lead(),

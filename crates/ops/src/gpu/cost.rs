@@ -161,12 +161,15 @@ impl LinearSize {
         product([self.output, self.tokens, self.input], self.bytes, WIDE)
     }
 
-    /// What an adapter adds. In f32 two products, and the sum with the layer's; in 16 bits one that those of the layers beside it
-    /// share, and another in the layer's own kernel.
+    /// What an adapter adds. In f32 beside a layer in 16 bits two products, and the sum with the layer's; in the layer's own dtype
+    /// one, that in 16 bits those of the layers beside it share, and another in the layer's own kernel.
     #[must_use]
     pub fn adapter_forward(&self, of: &AdapterWork) -> Cost {
         let Self { tokens, input, output, .. } = *self;
         let AdapterWork { rank, bytes, first, apart, .. } = *of;
+        if bytes == WIDE && self.bytes == WIDE && !apart {
+            return product([tokens, input, rank], WIDE, WIDE) + self.beside([tokens, rank, output]);
+        }
         if bytes == WIDE || apart {
             let around = if apart { AROUND_APART[0] } else { self.around(0) };
             return product([tokens, input, rank], WIDE, WIDE)
@@ -202,8 +205,12 @@ impl LinearSize {
         let Self { tokens, input, output, .. } = *self;
         let AdapterWork { rank, bytes, first, apart, .. } = *of;
         if bytes == WIDE || apart {
-            let of_input = product([tokens, rank, input], WIDE, WIDE)
-                + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 0);
+            let of_input = if self.bytes == WIDE && !apart {
+                self.beside([tokens, rank, input])
+            } else {
+                product([tokens, rank, input], WIDE, WIDE)
+                    + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 0)
+            };
             let around = if apart { AROUND_APART[1] } else { self.around(1) };
             return Cost::moving(WIDE * tokens * output, WIDE * tokens * output, around)
                 + product([output, tokens, rank], WIDE, WIDE)

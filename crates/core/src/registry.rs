@@ -96,6 +96,12 @@ impl Registry {
         self.entries.iter_mut()
     }
 
+    /// The parameter whose tensor `parameter` is: that which it is an alias of, else itself.
+    #[must_use]
+    pub fn owner<'a>(&'a self, parameter: &'a Parameter) -> &'a Parameter {
+        parameter.alias_of.as_deref().and_then(|name| self.get(name)).unwrap_or(parameter)
+    }
+
     /// The parameters that the optimizer updates, each logical tensor once.
     pub fn trainable(&self) -> impl Iterator<Item = &Parameter> {
         self.entries.iter().filter(|p| p.trainable && p.alias_of.is_none())

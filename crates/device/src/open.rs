@@ -37,8 +37,8 @@ fn opened() -> std::sync::MutexGuard<'static, Vec<Device>> {
     OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Waits for what was launched on the GPUs that were opened. To be called before the program ends: the backend's thread
-/// would go on compiling and launching while the process is taken down, and a signal end it that had done its work.
+/// Waits for what was launched on the GPUs that were opened. To be called before the program ends: else the backend's thread
+/// compiles and launches while the process is taken down, and a process that has done its work ends by a signal.
 pub fn settle() {
     #[cfg(feature = "cuda")]
     for device in opened().drain(..) {

@@ -48,7 +48,7 @@ fn what_rests_in_16_bits_and_no_fewer_is_widened() {
     let of = |planned: &ModelPlan<'_>, module: &str| {
         planned.registry().iter().find(|p| p.name.contains(module)).unwrap().precision.store
     };
-    let (files, widened) = (plan(), plan().widened());
+    let (files, widened) = (plan(), plan().widening(true));
     assert_eq!([of(&files, "down_proj"), of(&widened, "down_proj")], [Dtype::Bf16, Dtype::F32]);
     assert_eq!([of(&files, "up_proj"), of(&widened, "up_proj")], [Dtype::Bf16; 2]);
     let down = widened.registry().iter().position(|p| p.name.contains("down_proj")).unwrap();

@@ -177,17 +177,15 @@ impl<'a> ModelPlan<'a> {
         self
     }
 
-    /// The same model, whose frozen matrices rest in fp32 where their files have 16 bits: for products of fp32 on devices
-    /// that multiply in the dtype of a weight, as all but the CPU do. What rests in fewer bits stays as it is.
+    /// The same model, whose frozen matrices rest in fp32 where their files have 16 bits, if `widened`: for products of fp32
+    /// on devices that multiply in the dtype of a weight, as all but the CPU do. What rests in fewer bits stays as it is.
     #[must_use]
-    pub fn widened(mut self) -> Self {
-        for parameter in self.blueprint.registry_mut().iter_mut().take(self.base) {
-            if !parameter.trainable
-                && parameter.quantization.is_none()
-                && parameter.precision.store.bytes() == 2
-            {
-                parameter.precision.store = Dtype::F32;
-            }
+    pub fn widening(mut self, widened: bool) -> Self {
+        let is_narrow =
+            |p: &&mut Parameter| !p.trainable && p.quantization.is_none() && p.precision.store.bytes() == 2;
+        let frozen = self.blueprint.registry_mut().iter_mut().take(self.base);
+        for parameter in frozen.filter(|_| widened).filter(is_narrow) {
+            parameter.precision.store = Dtype::F32;
         }
         self
     }

@@ -669,14 +669,14 @@ impl Walk<'_> {
         if bytes == 2 { Operands::Half } else { Operands::Wide }
     }
 
-    fn alias<'b>(&'b self, parameter: &'b Parameter) -> &'b Parameter {
-        let of = parameter.alias_of.as_ref().and_then(|name| self.local.get(name));
-        of.unwrap_or(parameter)
+    /// A layer's weight.
+    fn weight(&self, layer: &Layer) -> &Parameter {
+        self.local.owner(self.local.at(layer.parts.weight))
     }
 
     /// Rows and columns of a layer's weight; of experts one's.
     fn matrix(&self, layer: &Layer) -> [u64; 2] {
-        let shape = &self.alias(self.local.at(layer.parts.weight)).shape;
+        let shape = &self.weight(layer).shape;
         match shape[..] {
             [.., rows, columns] => [rows as u64, columns as u64],
             _ => [1, shape.iter().product::<usize>() as u64],
@@ -692,14 +692,14 @@ impl Walk<'_> {
 
     /// Bytes of an element of a layer's weight as products read it.
     fn bytes(&self, layer: &Layer) -> u64 {
-        match self.alias(self.local.at(layer.parts.weight)).precision.store {
+        match self.weight(layer).precision.store {
             Dtype::Bf16 | Dtype::F16 => 2,
             _ => 4,
         }
     }
 
     fn weight_trains(&self, layer: &Layer) -> bool {
-        self.alias(self.local.at(layer.parts.weight)).trainable
+        self.weight(layer).trainable
     }
 
     fn any_trains(&self, layer: &Layer) -> bool {

@@ -71,7 +71,7 @@ pub struct RowsToStart<'a> {
     pub trained: Dtype,
     /// What products multiply.
     pub compute: Compute,
-    /// Whether the base rests in fp32 ([`ModelPlan::widened`]).
+    /// Whether the base rests in fp32 ([`ModelPlan::widening`]).
     pub widened: bool,
     /// How the base rests.
     pub quantization: Option<QuantizeOnLoad>,
@@ -182,10 +182,7 @@ impl<'a> Calibration<'a> {
         device: &Device,
     ) -> Result<Self, ModelError> {
         let base = ModelPlan::new(folder, &Tuning::None, rows.trained, rows.seed)?;
-        let mut base = base.computing(rows.compute);
-        if rows.widened {
-            base = base.widened();
-        }
+        let mut base = base.computing(rows.compute).widening(rows.widened);
         if let Some(quantization) = rows.quantization {
             base = base.quantized(quantization, rows.trained)?;
         }

@@ -122,6 +122,11 @@ pub struct AdapterWork {
 }
 
 impl AdapterWork {
+    /// Whether it is in f32 and so is its layer, whose kernel then computes its last product.
+    fn is_within(&self, layer: &LinearSize) -> bool {
+        self.bytes == WIDE && layer.bytes == WIDE && !self.apart
+    }
+
     /// Whether those of this input are multiplied together.
     fn together(&self, tokens: u64) -> bool {
         let [rows, columns] = burnish_core::ADAPTERS_TOGETHER.map(|n| n as u64);
@@ -167,11 +172,11 @@ impl LinearSize {
     pub fn adapter_forward(&self, of: &AdapterWork) -> Cost {
         let Self { tokens, input, output, .. } = *self;
         let AdapterWork { rank, bytes, first, apart, .. } = *of;
-        if bytes == WIDE && self.bytes == WIDE && !apart {
+        if of.is_within(self) {
             return product([tokens, input, rank], WIDE, WIDE) + self.beside([tokens, rank, output]);
         }
         if bytes == WIDE || apart {
-            let around = if apart { AROUND_APART[0] } else { self.around(0) };
+            let around = if apart { AROUND_APART[0] } else { AROUND_ADAPTER[0] };
             return product([tokens, input, rank], WIDE, WIDE)
                 + product([tokens, rank, output], WIDE, WIDE)
                 + Cost::moving(2 * WIDE * tokens * output, WIDE * tokens * output, around);
@@ -179,11 +184,6 @@ impl LinearSize {
         let factors = Cost::moving((WIDE + bytes) * rank * (input + output), 0, u64::from(first));
         let low = self.shared(product([tokens, input, rank], bytes, bytes), of);
         low + self.beside([tokens, rank, output]) + factors
-    }
-
-    /// Kernels around an adapter in f32.
-    fn around(&self, at: usize) -> u64 {
-        if self.bytes < WIDE { AROUND_ADAPTER[at] } else { 0 }
     }
 
     /// A product that reads the input with those of the layers beside it, where it is not the first of them.
@@ -205,13 +205,13 @@ impl LinearSize {
         let Self { tokens, input, output, .. } = *self;
         let AdapterWork { rank, bytes, first, apart, .. } = *of;
         if bytes == WIDE || apart {
-            let of_input = if self.bytes == WIDE && !apart {
-                self.beside([tokens, rank, input])
-            } else {
-                product([tokens, rank, input], WIDE, WIDE)
-                    + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 0)
+            let alone = product([tokens, rank, input], WIDE, WIDE)
+                + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 0);
+            let (of_input, around) = match (apart, of.is_within(self)) {
+                (true, _) => (alone, AROUND_APART[1]),
+                (_, true) => (self.beside([tokens, rank, input]), 0),
+                _ => (alone, AROUND_ADAPTER[1]),
             };
-            let around = if apart { AROUND_APART[1] } else { self.around(1) };
             return Cost::moving(WIDE * tokens * output, WIDE * tokens * output, around)
                 + product([output, tokens, rank], WIDE, WIDE)
                 + product([tokens, output, rank], WIDE, WIDE)

@@ -53,7 +53,7 @@ impl DeviceOverhead {
 /// Bytes of a chunk of logits over a head that trains, of `tokens` rows on this rank: the more of its gradient, the more rows.
 pub(crate) fn trained_logits(local: &Registry, tokens: usize) -> u64 {
     let of = |head: &Parameter| {
-        let weight = head.alias_of.as_ref().and_then(|name| local.get(name)).unwrap_or(head);
+        let weight = local.owner(head);
         let [output, input] = weight.shape[..] else { return 0 };
         let [tokens, input, output] = [tokens, input, output].map(|n| n as u64);
         let layer = LinearSize { tokens, input, output, bytes: weight.precision.store.bytes() as u64 };

@@ -146,10 +146,7 @@ impl ModelSetup {
         let seed = self.options.training.seed;
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
         planned = planned.computing(self.options.model.compute()).starting_from(&self.start);
-        planned = planned.sharing_experts(expert_sharding(&self.options.ranks));
-        if self.widened {
-            planned = planned.widened();
-        }
+        planned = planned.sharing_experts(expert_sharding(&self.options.ranks)).widening(self.widened);
         if let Some(quantization) = self.options.quantization.quantization() {
             planned = planned.quantized(quantization, self.trained)?;
         }

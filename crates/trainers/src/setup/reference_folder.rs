@@ -76,8 +76,7 @@ impl ReferenceFolder {
     pub(crate) fn planned(&self, trained: Dtype) -> Result<ModelPlan<'_>, TrainError> {
         let tuning = if self.moves { Tuning::Full } else { Tuning::None };
         let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?;
-        let planned = planned.computing(self.compute).sharing_experts(self.experts);
-        let planned = if self.widened { planned.widened() } else { planned };
+        let planned = planned.computing(self.compute).sharing_experts(self.experts).widening(self.widened);
         match self.quantization.filter(|_| !self.moves) {
             Some(quantization) => Ok(planned.quantized(quantization, trained)?),
             None => Ok(planned),

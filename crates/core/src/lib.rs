@@ -12,7 +12,7 @@
 //!   them.
 //! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
-//! * [`FLASH_HEAD`], [`FLASH_TILE`], [`FEW_ROWS`] and [`ADAPTERS_TOGETHER`]: sizes of kernels on GPUs, for those who plan without them.
+//! * [`FLASH_HEAD`], [`FLASH_TILE`], [`LINEAR_ATTENTION_CHUNK`], [`FEW_ROWS`] and [`ADAPTERS_TOGETHER`]: sizes of kernels on GPUs, for those who plan without them.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
 //! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
@@ -54,7 +54,7 @@ pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
 pub use error_code::{Coded, ErrorCode};
 pub use experts::{ELSEWHERE, ExpertGate, GROUP_ROWS, RouterGroups, RouterRule, RouterScores};
-pub use flash::{FLASH_HEAD, FLASH_TILE};
+pub use flash::{FLASH_HEAD, FLASH_TILE, LINEAR_ATTENTION_CHUNK};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};

@@ -38,12 +38,15 @@ mod activation;
 mod adam;
 mod attention;
 mod columns;
+mod conv_heads;
 mod elementwise;
 mod embedding;
 mod experts;
 mod few_bits;
+mod gated_norm;
 mod head;
 mod linear;
+mod linear_attention;
 mod micro;
 mod muon;
 mod norm;
@@ -66,6 +69,7 @@ pub use attention::{
     attention_cached, attention_forward, attention_forward_peaks,
 };
 pub use columns::{GroupNorm, group_norm_backward, group_norm_forward, permute_columns};
+pub use conv_heads::{ConvHeads, ConvHeadsGrad, conv_heads_backward, conv_heads_forward};
 pub use elementwise::{
     add_assign, clamp, clamp_backward, scale, scaled_sum, sum_of_squares, to_bf16, to_f16, to_f32,
 };
@@ -74,6 +78,7 @@ pub use experts::{
     ExpertLowRank, ExpertMatrix, Experts, ExpertsGrad, ExpertsOut, ExpertsSaved, ExpertsWanted,
     experts_backward, experts_decode, experts_forward,
 };
+pub use gated_norm::{GatedNorm, GatedNormGrad, gated_norm_backward, gated_norm_forward};
 pub use head::{
     HeadGrad, HeadOptions, HeadStats, HeadWanted, VocabPart, VocabRows, head_backward, head_forward,
     head_fused, head_logits, head_tile,
@@ -82,6 +87,10 @@ pub use linear::{
     Dropout, Input, Linear, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Magnitude, PackedPart, Wanted,
     Weight, activated_linears_backward_in_place, column_dots, linears_backward, linears_decode,
     linears_forward, linears_unread, scale_columns, squared_column_norms, squared_row_norms,
+};
+pub use linear_attention::{
+    LinearAttention, LinearAttentionGrad, LinearAttentionShape, linear_attention_backward,
+    linear_attention_forward,
 };
 pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,

@@ -25,14 +25,17 @@ mod accumulate;
 mod adamw;
 mod buffer;
 mod cast;
+mod conv_heads;
 mod draw;
 mod dropout;
 mod elements;
 mod few_rows;
 mod flash;
 mod gate;
+mod gated_norm;
 mod gemm;
 mod heads;
+mod linear_attention;
 mod logits;
 mod mma;
 mod norm;
@@ -50,6 +53,7 @@ pub use accumulate::{TOGETHER as SUMS_TOGETHER, accumulate};
 pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
 pub use cast::{TOGETHER as CAST_TOGETHER, cast, copy, join};
+pub use conv_heads::{ConvHeadsGrad, ConvHeadsShape, ConvReaders, conv_heads, conv_heads_backward};
 pub use cubecl_core::prelude::Client;
 pub use draw::{DRAW_BLOCK, DRAW_NUMBERS, logit_blocks, logits_of_blocks};
 pub use dropout::{Mask, dropout};
@@ -59,10 +63,15 @@ pub use flash::{
     PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
 };
 pub use gate::{Gate, gate, gate_backward};
+pub use gated_norm::{GatedNormGrad, gated_norm, gated_norm_backward};
 pub use gemm::{
     AdapterGradients, AdapterSize, Adapters, Add, Finish, GROUP_ROWS, Gemm, Groups, Matrices, More, Product,
 };
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
+pub use linear_attention::{
+    LinearAttention, LinearAttentionGradients, LinearAttentionOperands, LinearAttentionPlan,
+    LinearAttentionShape, STATE_DIM,
+};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
 pub use packed::{PackedLayout, widen_rows};

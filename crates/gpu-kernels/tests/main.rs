@@ -4,12 +4,15 @@
 
 mod adamw;
 mod cast;
+mod conv_heads;
 mod draw;
 mod dropout;
 mod flash;
 mod gate;
+mod gated_norm;
 mod gemm;
 mod heads;
+mod linear_attention;
 mod logits;
 mod norm;
 mod on_device;

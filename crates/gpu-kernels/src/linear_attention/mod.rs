@@ -1,0 +1,486 @@
+//! Linear attention with decay, and by the gated delta rule (Yang et al., arXiv:2412.06464), of texts in one row of packed
+//! tokens: of each head a state `[key_dim, value_dim]` that forgets, and learns from each token.
+//!
+//! Texts are walked chunk by chunk, one cube for each head and slice of 32 values; within a chunk tokens see each other directly, and what
+//! the delta rule makes them learn is the solution of a triangular system. Arithmetic is f32, and sums have a fixed order.
+
+mod backward;
+mod forward;
+mod gradients;
+mod tile;
+
+use std::ops::Range;
+
+use burnish_core::LINEAR_ATTENTION_CHUNK;
+use cubecl_core as cubecl;
+use cubecl_core::prelude::*;
+
+use crate::buffer::{Buffer, FloatType, address};
+use tile::{BESIDE, FOURS, SIDE, SLICE, SLICE_PITCH, UNITS};
+
+/// Elements of a key or a value at most.
+pub const STATE_DIM: usize = 256;
+
+/// Words that a text has in a plan.
+pub(crate) const TEXT_WORDS: usize = 8;
+/// No text.
+pub(crate) const NO_TEXT: u32 = u32::MAX;
+
+/// What linear attention looks like, in rows of `width` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearAttentionShape {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, those of one key head one after another.
+    pub heads: usize,
+    /// Elements of a query or key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// The first column of queries, keys and values.
+    pub columns: [usize; 3],
+    /// Columns of a row.
+    pub width: usize,
+    /// Whether a token learns only what the state does not say already.
+    pub delta_rule: bool,
+}
+
+/// What the compiler knows of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Form {
+    key_dim: usize,
+    value_dim: usize,
+    /// Tokens of a chunk.
+    chunk: usize,
+    /// Heads of values of a key head.
+    each: usize,
+    delta: bool,
+    /// Texts go on from a state.
+    begins: bool,
+    /// Which its caller holds.
+    held: bool,
+    /// Some leave one.
+    leaves: bool,
+    /// The state before each chunk and what tokens learned are kept.
+    keeps: bool,
+    /// The output is made.
+    gives: bool,
+}
+
+impl Form {
+    /// Fours of a key.
+    fn fours(self) -> usize {
+        self.key_dim.div_ceil(4)
+    }
+
+    /// Fours from one key to the next.
+    fn pitch(self) -> usize {
+        self.fours() | 1
+    }
+
+    /// Rows of a chunk that a unit has.
+    fn turns(self) -> usize {
+        self.chunk.div_ceil(SIDE)
+    }
+
+    /// Fours of a state's rows that a unit has.
+    fn parts(self) -> usize {
+        self.fours().div_ceil(SIDE)
+    }
+
+    /// Bytes of shared memory of the kernel that takes most.
+    fn bytes(self) -> usize {
+        let keys = 2 * self.chunk * self.pitch() * 16;
+        let (square, slice) = (self.chunk * (self.chunk + 1) * 4, self.chunk * SLICE_PITCH * 16);
+        let walk = 4 * self.fours() * FOURS * 16 + 2 * slice + 2 * square;
+        let sums = 5 * self.chunk * BESIDE * 4 + UNITS * 4;
+        let gradients = 3 * slice + 2 * SLICE * SLICE_PITCH * 16 + 3 * square + sums;
+        keys + walk.max(gradients) + 8 * self.chunk * 4
+    }
+}
+
+/// Numbers of a call.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Numbers {
+    /// Where the words of this launch begin: of its texts, or of chunks.
+    order: usize,
+    /// Where those of texts that continue another begin.
+    children: usize,
+    /// Chunks of all texts.
+    chunks: usize,
+    heads: usize,
+    width: usize,
+    q: usize,
+    k: usize,
+    v: usize,
+}
+
+/// Texts of a row, by chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearAttentionPlan {
+    words: Vec<u32>,
+    chunk: usize,
+    chunks: usize,
+    texts: usize,
+    /// Where the words of texts that nothing comes before are, then of those that continue them, and so on, and how many.
+    levels: Vec<Range<usize>>,
+    of_children: usize,
+    of_chunks: usize,
+    /// Whether each text goes on from a state that is given, and leaves it there.
+    held: bool,
+    /// Whether every row is of a text.
+    whole: bool,
+}
+
+impl LinearAttentionPlan {
+    /// Its words, for the device.
+    #[must_use]
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+}
+
+/// Linear attention of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearAttention {
+    shape: LinearAttentionShape,
+    chunk: usize,
+}
+
+/// What linear attention reads.
+#[derive(Clone, Debug)]
+pub struct LinearAttentionOperands {
+    /// `[tokens, width]`, f32.
+    pub qkv: Buffer,
+    /// The logarithm of what each token keeps of the state: `[tokens, heads]`, f32, at most 0.
+    pub decay: Buffer,
+    /// How much of each token is learned: `[tokens, heads]`, f32.
+    pub beta: Buffer,
+    /// The plan's words.
+    pub words: Buffer,
+}
+
+/// Gradients, f32.
+#[derive(Clone, Debug)]
+pub struct LinearAttentionGradients {
+    /// `[tokens, width]`; zeros in rows of no text; anything in columns that nothing reads.
+    pub qkv: Buffer,
+    /// `[tokens, heads]`.
+    pub decay: Buffer,
+    /// `[tokens, heads]`.
+    pub beta: Buffer,
+}
+
+impl LinearAttention {
+    /// `None` where there is no kernel: heads of more than [`STATE_DIM`] elements, and devices of small cubes.
+    #[must_use]
+    pub fn new(client: &Client, shape: LinearAttentionShape) -> Option<Self> {
+        let hardware = &client.properties().hardware;
+        let small = shape.key_dim <= STATE_DIM && shape.value_dim <= STATE_DIM;
+        if !small || (hardware.max_units_per_cube as usize) < UNITS {
+            return None;
+        }
+        let all = [LINEAR_ATTENTION_CHUNK, 16, 8].map(|chunk| Self { shape, chunk });
+        all.into_iter().find(|this| this.form().bytes() <= hardware.max_shared_memory_size)
+    }
+
+    fn form(&self) -> Form {
+        let LinearAttentionShape { key_dim, value_dim, key_heads, heads, delta_rule, .. } = self.shape;
+        Form {
+            key_dim,
+            value_dim,
+            chunk: self.chunk,
+            each: heads / key_heads,
+            delta: delta_rule,
+            begins: false,
+            held: false,
+            leaves: false,
+            keeps: false,
+            gives: false,
+        }
+    }
+
+    /// Texts as ranges of `tokens` rows, each from nothing or from what the one that it continues left (`parents`, which
+    /// come before; a text beyond its end has none).
+    #[must_use]
+    pub fn plan(
+        &self,
+        texts: &[Range<usize>],
+        parents: &[Option<usize>],
+        tokens: usize,
+    ) -> LinearAttentionPlan {
+        let parent = |text: usize| parents.get(text).copied().flatten();
+        let mut levels: Vec<Vec<u32>> = Vec::new();
+        let (mut depth, mut children) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
+        for text in 0..texts.len() {
+            if let Some(before) = parent(text) {
+                depth[text] = depth[before] + 1;
+                children[before].push(text as u32);
+            }
+            levels.resize(levels.len().max(depth[text] + 1), Vec::new());
+            levels[depth[text]].push(text as u32);
+        }
+        let (mut words, mut chunks, mut given) = (Vec::new(), Vec::new(), Vec::<u32>::new());
+        for (text, rows) in texts.iter().enumerate() {
+            let first = given.len();
+            given.extend(&children[text]);
+            let out = if given.len() > first { text as u32 } else { NO_TEXT };
+            let before = parent(text).map_or(NO_TEXT, |before| before as u32);
+            let numbers = [rows.start, rows.end, chunks.len() / 2].map(|n| n as u32);
+            words.extend(numbers);
+            words.extend([before, out, first as u32, given.len() as u32, text as u32]);
+            for start in rows.clone().step_by(self.chunk) {
+                chunks.extend([start as u32, (rows.end - start).min(self.chunk) as u32]);
+            }
+        }
+        let levels = levels.into_iter().map(|level| {
+            let first = words.len();
+            words.extend(level);
+            first..words.len()
+        });
+        let levels = levels.collect();
+        let of_children = words.len();
+        words.extend(given);
+        let of_chunks = words.len();
+        let count = chunks.len() / 2;
+        words.extend(chunks);
+        let rows: usize = texts.iter().map(Range::len).sum();
+        LinearAttentionPlan {
+            words,
+            chunk: self.chunk,
+            chunks: count,
+            texts: texts.len(),
+            levels,
+            of_children,
+            of_chunks,
+            held: false,
+            whole: rows == tokens,
+        }
+    }
+
+    /// Texts that go on from states that are held, one for each, and leave them there.
+    #[must_use]
+    pub fn plan_of_held(&self, texts: &[Range<usize>], tokens: usize) -> LinearAttentionPlan {
+        let mut plan = self.plan(texts, &[], tokens);
+        for text in 0..texts.len() {
+            plan.words[text * TEXT_WORDS + 3] = text as u32;
+            plan.words[text * TEXT_WORDS + 4] = text as u32;
+        }
+        plan.held = true;
+        plan
+    }
+
+    fn numbers(&self, plan: &LinearAttentionPlan, order: usize) -> NumbersLaunch {
+        let LinearAttentionShape { heads, width, columns: [q, k, v], .. } = self.shape;
+        NumbersLaunch::new(order, plan.of_children, plan.chunks, heads, width, q, k, v)
+    }
+
+    /// A cube for each text of a level, head and slice.
+    fn cubes(&self, level: &Range<usize>) -> CubeCount {
+        let slices = self.shape.value_dim.div_ceil(SLICE);
+        CubeCount::Static(level.len() as u32, self.shape.heads as u32, slices as u32)
+    }
+
+    fn state(&self) -> usize {
+        self.shape.heads * self.shape.key_dim * self.shape.value_dim
+    }
+
+    /// `[tokens, heads * value_dim]`; zeros in rows of no text.
+    ///
+    /// A launch for each level of texts that continue others. About `6 key_dim value_dim + 4 C key_dim` flops for each token and head, in
+    /// chunks of C tokens (32, of long keys or little shared memory fewer), of which products of keys are made by each slice of 32 values
+    /// again; queries and keys are read once by each slice.
+    ///
+    /// # Panics
+    /// If buffers are not of these shapes.
+    #[must_use]
+    pub fn forward(
+        &self,
+        client: &Client,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+    ) -> Buffer {
+        assert!(!plan.held, "invariant: a plan of texts from their beginnings");
+        let continued = if plan.levels.len() > 1 { plan.texts } else { 0 };
+        self.gives(client, plan, o, None, &self.states(client, continued))
+    }
+
+    /// [`LinearAttention::forward`] of texts that go on from `held` states, `[texts, heads, key_dim, value_dim]`, and those behind them.
+    ///
+    /// # Panics
+    /// If buffers are not of these shapes, or the plan is not of held states.
+    #[must_use]
+    pub fn forward_held(
+        &self,
+        client: &Client,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+        held: &Buffer,
+    ) -> [Buffer; 2] {
+        assert!(plan.held && held.len == plan.texts * self.state(), "invariant: a state for each text");
+        let behind = self.states(client, plan.texts);
+        [self.gives(client, plan, o, Some(held), &behind), behind]
+    }
+
+    fn gives(
+        &self,
+        client: &Client,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+        held: Option<&Buffer>,
+        left: &Buffer,
+    ) -> Buffer {
+        let tokens = o.qkv.len / self.shape.width;
+        let out = zeros(client, tokens * self.shape.heads * self.shape.value_dim, !plan.whole);
+        self.walk(client, plan, o, (held, left), Walk::Gives(&out));
+        out
+    }
+
+    /// Memory for so many states; a number where there are none, which a kernel's argument has to have.
+    fn states(&self, client: &Client, count: usize) -> Buffer {
+        Buffer::empty(client, (count * self.state()).max(1), FloatType::F32)
+    }
+
+    fn walk(
+        &self,
+        client: &Client,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+        (held, left): (Option<&Buffer>, &Buffer),
+        walk: Walk<'_>,
+    ) {
+        assert_eq!(plan.chunk, self.chunk, "invariant: a plan of this attention");
+        let none = Buffer::empty(client, 1, FloatType::F32);
+        let (out, [states, learned]) = match walk {
+            Walk::Gives(out) => (out, [&none, &none]),
+            Walk::Keeps(kept) => (&none, kept),
+        };
+        for (depth, level) in plan.levels.iter().enumerate() {
+            if level.is_empty() {
+                continue;
+            }
+            let form = Form {
+                begins: plan.held || depth > 0,
+                held: plan.held,
+                leaves: plan.held || depth + 1 < plan.levels.len(),
+                keeps: matches!(walk, Walk::Keeps(_)),
+                gives: matches!(walk, Walk::Gives(_)),
+                ..self.form()
+            };
+            // SAFETY: the kernel reads and writes rows of the plan's texts, and states of them, for which there is room.
+            unsafe {
+                forward::walk::launch_unchecked(
+                    client,
+                    self.cubes(level),
+                    CubeDim::new_1d(UNITS as u32),
+                    address(&[&o.qkv, out, states, left]),
+                    o.qkv.arg(1),
+                    o.decay.arg(1),
+                    o.beta.arg(1),
+                    o.words.arg(1),
+                    held.unwrap_or(&none).arg(1),
+                    left.arg(1),
+                    out.arg(1),
+                    states.arg(1),
+                    learned.arg(1),
+                    self.numbers(plan, level.start),
+                    form,
+                );
+            }
+        }
+    }
+
+    /// Gradients from that of the output, `[tokens, heads * value_dim]`, f32.
+    ///
+    /// Two walks over the texts, forward for the states (without the output) and back for their gradients, then all chunks at once: a
+    /// launch for each level, twice, and one. In memory meanwhile: the state before each chunk and its gradient,
+    /// `2 key_dim value_dim heads` for every chunk, and what tokens learned, twice as much as the output.
+    ///
+    /// # Panics
+    /// If buffers are not of these shapes, or the plan is of held states.
+    #[must_use]
+    pub fn backward(
+        &self,
+        client: &Client,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+        dy: &Buffer,
+    ) -> LinearAttentionGradients {
+        assert!(!plan.held, "invariant: held states have no gradient");
+        let LinearAttentionShape { heads, width, key_heads, value_dim, .. } = self.shape;
+        let tokens = o.qkv.len / width;
+        let empty = |len: usize| Buffer::empty(client, len.max(1), FloatType::F32);
+        let [states, of_states] = [(); 2].map(|()| self.states(client, plan.chunks));
+        let (learned, of_learned) = (empty(tokens * heads * value_dim), empty(tokens * heads * value_dim));
+        let continued = if plan.levels.len() > 1 { plan.texts } else { 0 };
+        let [left, of_left] = [(); 2].map(|()| self.states(client, continued));
+        self.walk(client, plan, o, (None, &left), Walk::Keeps([&states, &learned]));
+        for (depth, level) in plan.levels.iter().enumerate().rev() {
+            let form = Form { begins: depth > 0, leaves: depth + 1 < plan.levels.len(), ..self.form() };
+            if level.is_empty() {
+                continue;
+            }
+            // SAFETY: as in `walk`.
+            unsafe {
+                backward::walk_back::launch_unchecked(
+                    client,
+                    self.cubes(level),
+                    CubeDim::new_1d(UNITS as u32),
+                    address(&[&o.qkv, dy, &of_states, &of_left]),
+                    o.qkv.arg(1),
+                    o.decay.arg(1),
+                    o.beta.arg(1),
+                    o.words.arg(1),
+                    dy.arg(1),
+                    of_left.arg(1),
+                    of_states.arg(1),
+                    of_learned.arg(1),
+                    self.numbers(plan, level.start),
+                    form,
+                );
+            }
+        }
+        let [qkv, decay, beta] =
+            [tokens * width, tokens * heads, tokens * heads].map(|len| zeros(client, len, !plan.whole));
+        if plan.chunks > 0 {
+            // SAFETY: as in `walk`; a chunk's rows are its cubes' own.
+            unsafe {
+                gradients::of_chunks::launch_unchecked(
+                    client,
+                    CubeCount::Static(plan.chunks as u32, key_heads as u32, 1),
+                    CubeDim::new_1d(UNITS as u32),
+                    address(&[&o.qkv, dy, &of_states]),
+                    o.qkv.arg(1),
+                    o.decay.arg(1),
+                    o.beta.arg(1),
+                    o.words.arg(1),
+                    dy.arg(1),
+                    states.arg(1),
+                    learned.arg(1),
+                    of_states.arg(1),
+                    of_learned.arg(1),
+                    qkv.arg(1),
+                    decay.arg(1),
+                    beta.arg(1),
+                    self.numbers(plan, plan.of_chunks),
+                    self.form(),
+                );
+            }
+        }
+        LinearAttentionGradients { qkv, decay, beta }
+    }
+}
+
+/// What a walk from texts' beginnings is for.
+#[derive(Clone, Copy)]
+enum Walk<'a> {
+    /// The output.
+    Gives(&'a Buffer),
+    /// The state before each chunk, and what tokens learned.
+    Keeps([&'a Buffer; 2]),
+}
+
+/// Memory for a kernel's output; zeros where it does not write all of it.
+fn zeros(client: &Client, len: usize, cleared: bool) -> Buffer {
+    if cleared { Buffer::of_words(client, vec![0; len]) } else { Buffer::empty(client, len, FloatType::F32) }
+}

@@ -1,0 +1,216 @@
+use std::ops::Range;
+
+use burnish_gpu_kernels::{FloatType, LinearAttention, LinearAttentionOperands, LinearAttentionShape};
+
+use crate::on_device::{client, close, download, numbers, upload, upload_integers};
+
+const F32: FloatType = FloatType::F32;
+
+struct Case {
+    shape: LinearAttentionShape,
+    texts: Vec<Range<usize>>,
+    parents: Vec<Option<usize>>,
+    tokens: usize,
+    qkv: Vec<f32>,
+    decay: Vec<f32>,
+    beta: Vec<f32>,
+}
+
+/// Gradients, or values, token by token in f64.
+struct Naive {
+    y: Vec<f64>,
+    qkv: Vec<f64>,
+    decay: Vec<f64>,
+    beta: Vec<f64>,
+    states: Vec<Vec<f64>>,
+}
+
+impl Case {
+    fn new(
+        (key_heads, each): (usize, usize),
+        (key_dim, value_dim): (usize, usize),
+        delta_rule: bool,
+        texts: &[Range<usize>],
+        parents: &[Option<usize>],
+        tokens: usize,
+    ) -> Self {
+        let heads = key_heads * each;
+        let width = 2 * key_heads * key_dim + heads * value_dim;
+        let keys = key_heads * key_dim;
+        let shape = LinearAttentionShape {
+            key_heads,
+            heads,
+            key_dim,
+            value_dim,
+            columns: [0, keys, 2 * keys],
+            width,
+            delta_rule,
+        };
+        let mut qkv = numbers(F32, tokens * width, 3);
+        // Keys of unit length, as the rule has them.
+        for key in qkv.chunks_mut(width).flat_map(|row| row[..2 * keys].chunks_mut(key_dim)) {
+            let length = key.iter().map(|x| x * x).sum::<f32>().sqrt();
+            key.iter_mut().for_each(|x| *x /= length);
+        }
+        let decay = numbers(F32, tokens * heads, 5).iter().map(|x| -(x + 1.0) * 0.4).collect();
+        let beta = numbers(F32, tokens * heads, 7).iter().map(|x| 0.5 + 0.5 * x).collect();
+        Self { shape, texts: texts.to_vec(), parents: parents.to_vec(), tokens, qkv, decay, beta }
+    }
+
+    fn naive(&self, dy: &[f32], before: Option<&[f32]>) -> Naive {
+        let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, width, delta_rule } =
+            self.shape;
+        let size = key_dim * value_dim;
+        let mut y = vec![0.0; self.tokens * heads * value_dim];
+        let (mut of_qkv, mut of_decay, mut of_beta) =
+            (vec![0.0; self.qkv.len()], vec![0.0; self.decay.len()], vec![0.0; self.beta.len()]);
+        let mut left = vec![vec![0.0; heads * size]; self.texts.len()];
+        let mut of_left = vec![vec![0.0; heads * size]; self.texts.len()];
+        for head in 0..heads {
+            let at = |row: usize, part: usize| {
+                row * width
+                    + columns[part]
+                    + if part == 2 { head * value_dim } else { head / (heads / key_heads) * key_dim }
+            };
+            let number = |row: usize, part: usize, i: usize| f64::from(self.qkv[at(row, part) + i]);
+            let mut walks = Vec::new();
+            for (text, rows) in self.texts.iter().enumerate() {
+                let mut state: Vec<f64> = match self.parents.get(text).copied().flatten() {
+                    Some(parent) => left[parent][head * size..][..size].to_vec(),
+                    None => match before {
+                        Some(all) => all[(text * heads + head) * size..][..size]
+                            .iter()
+                            .map(|&x| f64::from(x))
+                            .collect(),
+                        None => vec![0.0; size],
+                    },
+                };
+                let mut walk = Vec::new();
+                for row in rows.clone() {
+                    let keeps = f64::from(self.decay[row * heads + head]).exp();
+                    let learns = f64::from(self.beta[row * heads + head]);
+                    let kept: Vec<f64> = state.iter().map(|x| x * keeps).collect();
+                    let differs: Vec<f64> = (0..value_dim)
+                        .map(|v| {
+                            let known: f64 =
+                                (0..key_dim).map(|k| kept[k * value_dim + v] * number(row, 1, k)).sum();
+                            number(row, 2, v) - if delta_rule { known } else { 0.0 }
+                        })
+                        .collect();
+                    let next: Vec<f64> = (0..size)
+                        .map(|i| kept[i] + number(row, 1, i / value_dim) * learns * differs[i % value_dim])
+                        .collect();
+                    for v in 0..value_dim {
+                        y[(row * heads + head) * value_dim + v] =
+                            (0..key_dim).map(|k| next[k * value_dim + v] * number(row, 0, k)).sum();
+                    }
+                    walk.push((state, kept, differs, next.clone()));
+                    state = next;
+                }
+                left[text][head * size..][..size].copy_from_slice(&state);
+                walks.push(walk);
+            }
+            for (text, rows) in self.texts.iter().enumerate().rev() {
+                let mut of_state = of_left[text][head * size..][..size].to_vec();
+                for (row, (state, kept, differs, next)) in rows.clone().zip(&walks[text]).rev() {
+                    let keeps = f64::from(self.decay[row * heads + head]).exp();
+                    let learns = f64::from(self.beta[row * heads + head]);
+                    for k in 0..key_dim {
+                        for v in 0..value_dim {
+                            let d = f64::from(dy[(row * heads + head) * value_dim + v]);
+                            of_qkv[at(row, 0) + k] += next[k * value_dim + v] * d;
+                            of_state[k * value_dim + v] += number(row, 0, k) * d;
+                        }
+                    }
+                    let mut of_kept = of_state.clone();
+                    for v in 0..value_dim {
+                        let of_new: f64 =
+                            (0..key_dim).map(|k| of_state[k * value_dim + v] * number(row, 1, k)).sum();
+                        of_beta[row * heads + head] += of_new * differs[v];
+                        of_qkv[at(row, 2) + v] += of_new * learns;
+                        for k in 0..key_dim {
+                            of_qkv[at(row, 1) + k] += of_state[k * value_dim + v] * learns * differs[v];
+                            if delta_rule {
+                                of_kept[k * value_dim + v] -= of_new * learns * number(row, 1, k);
+                                of_qkv[at(row, 1) + k] -= of_new * learns * kept[k * value_dim + v];
+                            }
+                        }
+                    }
+                    of_decay[row * heads + head] +=
+                        of_kept.iter().zip(state).map(|(d, x)| d * x * keeps).sum::<f64>();
+                    of_state = of_kept.iter().map(|d| d * keeps).collect();
+                }
+                if let Some(parent) = self.parents.get(text).copied().flatten() {
+                    of_left[parent][head * size..][..size]
+                        .iter_mut()
+                        .zip(of_state)
+                        .for_each(|(a, b)| *a += b);
+                }
+            }
+        }
+        Naive { y, qkv: of_qkv, decay: of_decay, beta: of_beta, states: left }
+    }
+}
+
+fn all() -> Vec<(String, Case)> {
+    let mut all = Vec::new();
+    for delta in [true, false] {
+        let of = |name: &str| format!("{name}, {}", if delta { "delta rule" } else { "without" });
+        let three = [0..5, 5..45, 46..79];
+        all.push((of("texts"), Case::new((1, 1), (16, 8), delta, &three, &[], 80)));
+        all.push((of("shared keys"), Case::new((2, 2), (12, 36), delta, &[0..35], &[], 35)));
+        let family = [0..34, 34..39, 39..72, 72..75];
+        let parents = [None, Some(0), Some(0), Some(2)];
+        all.push((of("continued"), Case::new((1, 2), (8, 8), delta, &family, &parents, 75)));
+    }
+    for (name, sizes) in [("of a model", (128, 128)), ("wide", (200, 72))] {
+        all.push((name.into(), Case::new((1, 1), sizes, true, &[0..37], &[], 37)));
+    }
+    all
+}
+
+#[test]
+fn linear_attention_and_its_gradients_are_those_of_the_recurrence() {
+    let client = client();
+    for (name, case) in all() {
+        let kernel = LinearAttention::new(&client, case.shape).unwrap();
+        let plan = kernel.plan(&case.texts, &case.parents, case.tokens);
+        let operands = LinearAttentionOperands {
+            qkv: upload(&client, F32, &case.qkv),
+            decay: upload(&client, F32, &case.decay),
+            beta: upload(&client, F32, &case.beta),
+            words: upload_integers(&client, plan.words()),
+        };
+        let dy = numbers(F32, case.tokens * case.shape.heads * case.shape.value_dim, 11);
+        let want = case.naive(&dy, None);
+        let got = download(&client, &kernel.forward(&client, &plan, &operands));
+        close(&format!("{name}: y"), &got, &want.y, 2e-5);
+        let got = kernel.backward(&client, &plan, &operands, &upload(&client, F32, &dy));
+        close(&format!("{name}: beta"), &download(&client, &got.beta), &want.beta, 1e-4);
+        close(&format!("{name}: qkv"), &download(&client, &got.qkv), &want.qkv, 1e-4);
+        close(&format!("{name}: decay"), &download(&client, &got.decay), &want.decay, 2e-4);
+    }
+}
+
+#[test]
+fn held_states_go_on() {
+    let client = client();
+    for delta in [true, false] {
+        let texts = [0..1, 1..4, 4..4, 4..38];
+        let case = Case::new((1, 2), (16, 12), delta, &texts, &[], 38);
+        let kernel = LinearAttention::new(&client, case.shape).unwrap();
+        let plan = kernel.plan_of_held(&case.texts, case.tokens);
+        let before = numbers(F32, 4 * 2 * 16 * 12, 13);
+        let states = upload(&client, F32, &before);
+        let operands = LinearAttentionOperands {
+            qkv: upload(&client, F32, &case.qkv),
+            decay: upload(&client, F32, &case.decay),
+            beta: upload(&client, F32, &case.beta),
+            words: upload_integers(&client, plan.words()),
+        };
+        let want = case.naive(&vec![0.0; 38 * 2 * 12], Some(&before));
+        let [y, behind] = kernel.forward_held(&client, &plan, &operands, &states);
+        close("y", &download(&client, &y), &want.y, 2e-5);
+        close("states", &download(&client, &behind), &want.states.concat(), 2e-5);
+    }
+}

@@ -10,6 +10,9 @@ pub struct Documents {
     ranges: Arc<Vec<Range<usize>>>,
     #[cfg(feature = "cube")]
     pub(crate) plans: crate::gpu::Plans,
+    pub(crate) convolved: crate::conv_heads::ConvPlans,
+    #[cfg(feature = "cube")]
+    pub(crate) linear: crate::gpu::TextPlans,
 }
 
 impl Deref for Documents {
@@ -26,6 +29,9 @@ impl From<Vec<Range<usize>>> for Documents {
             ranges: Arc::new(ranges),
             #[cfg(feature = "cube")]
             plans: Default::default(),
+            convolved: Default::default(),
+            #[cfg(feature = "cube")]
+            linear: Default::default(),
         }
     }
 }

@@ -44,6 +44,7 @@ mod check;
 mod clamp;
 mod column_norm;
 mod columns;
+mod conv_heads;
 #[cfg(feature = "cube")]
 #[doc(hidden)]
 pub mod cube;
@@ -55,6 +56,7 @@ mod error;
 mod experts;
 #[cfg(feature = "flex")]
 mod flex;
+mod gated_norm;
 #[doc(hidden)]
 pub mod gpu;
 mod head;
@@ -62,6 +64,7 @@ mod held;
 mod joined;
 mod kept;
 mod linear;
+mod linear_attention;
 mod magnitude;
 mod muon;
 mod norm;
@@ -92,11 +95,13 @@ pub use cache::{KvCache, together};
 pub use clamp::clamp;
 pub use column_norm::{ColumnNorm, norm_columns};
 pub use columns::{ColumnOrder, permute_columns};
+pub use conv_heads::{UnitHeads, conv_heads};
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use documents::Documents;
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
 pub use experts::{ExpertLayer, ExpertLowRank, Experts, experts, experts_decode};
+pub use gated_norm::{GroupNorm, gated_norm};
 #[cfg(feature = "cube")]
 pub use head::resting_logits;
 pub use head::{
@@ -106,6 +111,7 @@ pub use head::{
 pub use held::held;
 pub use joined::{all_joined, joined};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
+pub use linear_attention::{LinearAttentionShape, LinearAttentionStates, linear_attention};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
 pub use norm::{layer_norm, rms_norm};

@@ -108,7 +108,7 @@ fn sizes(
     Ok((tokens, channels, taps))
 }
 
-fn check_documents(documents: &[Range<usize>], tokens: usize) -> Result<(), OpsError> {
+pub(crate) fn check_documents(documents: &[Range<usize>], tokens: usize) -> Result<(), OpsError> {
     let last = documents.iter().map(|document| document.end).max().unwrap_or(0);
     if last > tokens {
         return Err(OpsError::Index { op: "short_conv documents", got: last - 1, limit: tokens });
@@ -117,7 +117,12 @@ fn check_documents(documents: &[Range<usize>], tokens: usize) -> Result<(), OpsE
 }
 
 /// For each token the row of the one `back` tokens before it in its text; `tokens` where there is none.
-fn earlier(tokens: usize, documents: &[Range<usize>], parents: &[Option<usize>], back: usize) -> Vec<i32> {
+pub(crate) fn earlier(
+    tokens: usize,
+    documents: &[Range<usize>],
+    parents: &[Option<usize>],
+    back: usize,
+) -> Vec<i32> {
     let mut rows = vec![if back == 0 { -1 } else { tokens as i32 }; tokens];
     if back == 0 {
         return (0..tokens as i32).collect();
@@ -256,49 +261,72 @@ impl ConvCache {
     ) -> Result<AnyTensor, OpsError> {
         let (tokens, channels, taps) = sizes(bcx, kernel, bias)?;
         check_documents(documents, tokens)?;
-        if documents.len() != self.sequences || taps != self.before + 1 {
-            let (got, expected) = (vec![documents.len(), taps], vec![self.sequences, self.before + 1]);
-            return Err(OpsError::Shape { op: OP, what: "documents", got, expected });
-        }
         let all = bcx.plain().rank::<2>()?;
         let (dtype, device) = (all.dtype(), all.device());
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let all = to(all, wide);
         let kernel = to(kernel.plain().rank::<3>()?, wide).reshape([channels, taps]);
         let [b, c, x] = [0, 1, 2].map(|part| all.clone().narrow(1, part * channels, channels));
-        let (u, before) = (b * x, self.before);
-        let held = self.rows.take().unwrap_or_else(|| empty(&u, self.sequences * before));
-        // What was said, then what is new.
-        let rows = Tensor::cat(vec![held, u], 0);
-        let first = self.sequences * before;
-        let row = |sequence: usize, back: usize, document: &Range<usize>, end: usize| -> i32 {
-            // The one `back` tokens before the token at `end` of the sequence's new ones.
-            let at = if end >= back {
-                first + document.start + end - back
-            } else {
-                (sequence + 1) * before + end - back
-            };
-            at as i32
-        };
+        let rows = self.behind_held(b * x, documents, taps)?;
         let mut out = Tensor::<2>::zeros([tokens, channels], (&device, wide));
         for tap in 0..taps {
-            let mut back = vec![0; tokens];
-            for (sequence, document) in documents.iter().enumerate() {
-                for at in document.clone() {
-                    back[at] = row(sequence, taps - 1 - tap, document, at - document.start);
-                }
-            }
-            out = out + shifted(&rows, &back) * weights(&kernel, tap);
+            // A token of no sequence reads anything.
+            let back = self.earlier(tokens, documents, taps - 1 - tap).into_iter().map(|row| row.max(0));
+            out = out + shifted(&rows, &back.collect::<Vec<_>>()) * weights(&kernel, tap);
         }
         if let Some(bias) = bias {
             out = out + to(bias.plain().rank::<1>()?, wide).unsqueeze();
         }
-        let mut kept = Vec::with_capacity(first);
-        for (sequence, document) in documents.iter().enumerate() {
-            kept.extend((1..=before).rev().map(|back| row(sequence, back, document, document.len())));
-        }
-        self.rows = Some(shifted(&rows, &kept));
+        self.keep(&rows, documents);
         Ok(AnyTensor::new(to(c * out, dtype)))
+    }
+
+    /// What was said, then what is new.
+    pub(crate) fn behind_held(
+        &mut self,
+        new: Tensor<2>,
+        documents: &[Range<usize>],
+        taps: usize,
+    ) -> Result<Tensor<2>, OpsError> {
+        if documents.len() != self.sequences || taps != self.before + 1 {
+            let (got, expected) = (vec![documents.len(), taps], vec![self.sequences, self.before + 1]);
+            return Err(OpsError::Shape { op: OP, what: "documents", got, expected });
+        }
+        let held = self.rows.take().unwrap_or_else(|| empty(&new, self.sequences * self.before));
+        Ok(Tensor::cat(vec![held, new], 0))
+    }
+
+    /// The row `back` tokens before the token at `end` of a sequence's new ones.
+    fn row(&self, sequence: usize, back: usize, document: &Range<usize>, end: usize) -> i32 {
+        let first = self.sequences * self.before;
+        let at = if end >= back {
+            first + document.start + end - back
+        } else {
+            (sequence + 1) * self.before + end - back
+        };
+        at as i32
+    }
+
+    /// For each new token the row of the one `back` tokens before it; -1 of a token of no sequence.
+    pub(crate) fn earlier(&self, tokens: usize, documents: &[Range<usize>], back: usize) -> Vec<i32> {
+        let mut rows = vec![-1; tokens];
+        for (sequence, document) in documents.iter().enumerate() {
+            for at in document.clone() {
+                rows[at] = self.row(sequence, back, document, at - document.start);
+            }
+        }
+        rows
+    }
+
+    /// Keeps what the next tokens read of `rows`.
+    pub(crate) fn keep(&mut self, rows: &Tensor<2>, documents: &[Range<usize>]) {
+        let mut kept = Vec::with_capacity(self.sequences * self.before);
+        for (sequence, document) in documents.iter().enumerate() {
+            kept.extend(
+                (1..=self.before).rev().map(|back| self.row(sequence, back, document, document.len())),
+            );
+        }
+        self.rows = Some(shifted(rows, &kept));
     }
 }
 

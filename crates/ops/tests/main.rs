@@ -11,6 +11,7 @@ mod errors;
 mod experts;
 mod gpu;
 mod head;
+mod linear_attention;
 mod linears;
 #[cfg(target_os = "linux")]
 mod memory;

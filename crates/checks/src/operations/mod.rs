@@ -5,6 +5,7 @@ mod codes;
 mod dispatcher;
 mod experts;
 mod head;
+mod linear_attention;
 mod linears;
 mod optimizer;
 mod rows;
@@ -82,6 +83,7 @@ pub(crate) fn checks() -> Vec<Check> {
     all.extend(streams::checks());
     all.extend(experts::checks());
     all.extend(dispatcher::checks());
+    all.extend(linear_attention::checks());
     all.extend(optimizer::checks());
     all.extend(codes::checks());
     all

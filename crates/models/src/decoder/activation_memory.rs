@@ -1,9 +1,9 @@
 //! Activation memory of a forward and backward pass, in bytes, as a plan predicts it.
 
 use crate::Spec;
-use crate::decoder::recurrence::CHUNK;
 use crate::spec::names::QkvNames;
 use crate::spec::{BlockSizes, Pairs, QkNorm};
+use burnish_core::LINEAR_ATTENTION_CHUNK as CHUNK;
 
 /// Bytes of an f32.
 const F32: u64 = 4;

@@ -6,9 +6,9 @@ use burnish_ops::gpu::cost::{self, AdapterWork, AttentionSize, Cost, ExpertsSize
 
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Place};
-use crate::decoder::recurrence::CHUNK;
 use crate::spec::{BlockSizes, Output, QkNorm};
 use crate::{ModelPlan, Parallel};
+use burnish_core::LINEAR_ATTENTION_CHUNK as CHUNK;
 
 /// What an operation is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 use burnish_ops::{ConvCache, KvCache, OpsError};
 
 use crate::Decoder;
-use crate::decoder::recurrence::StateCache;
+use crate::decoder::state_cache::StateCache;
 use crate::spec::LayerSpec;
 
 /// What the layers have seen of some sequences.

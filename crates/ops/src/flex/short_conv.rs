@@ -42,7 +42,7 @@ pub(crate) fn short_conv(
 }
 
 /// `[rows, columns]` as `[columns, rows]`.
-fn transposed(x: &[f32], rows: usize) -> Vec<f32> {
+pub(super) fn transposed(x: &[f32], rows: usize) -> Vec<f32> {
     let columns = x.len() / rows.max(1);
     (0..columns).flat_map(|c| (0..rows).map(move |r| x[r * columns + c])).collect()
 }

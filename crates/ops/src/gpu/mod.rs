@@ -9,14 +9,17 @@ mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
 pub(crate) mod columns;
+pub(crate) mod conv_heads;
 pub mod cost;
 mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod experts;
+pub(crate) mod gated_norm;
 pub(crate) mod head;
 #[cfg(feature = "cube")]
 mod kernels;
 pub(crate) mod linear;
+pub(crate) mod linear_attention;
 pub(crate) mod magnitude;
 pub(crate) mod muon;
 pub(crate) mod norm;
@@ -35,6 +38,8 @@ pub use dropout::mask as dropout_mask;
 pub use embedding::{embedding, select_rows};
 pub use experts::experts;
 pub use head::{head_log_probs, head_logits, head_loss, head_nll};
+#[cfg(feature = "cube")]
+pub(crate) use kernels::{DeviceRows, TextPlans};
 pub use linear::{dtype as linears_dtype, linears};
 pub use magnitude::{squared_column_norms, squared_row_norms};
 pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};

@@ -3,13 +3,16 @@
 
 mod adamw;
 mod adapters;
+mod conv_heads;
 mod dropout;
 mod few_rows;
 mod flash;
 mod gate;
+mod gated_norm;
 mod gemm;
 mod grouped;
 mod heads;
+mod linear_attention;
 mod logits;
 mod norm;
 mod pages;
@@ -19,14 +22,19 @@ mod sums;
 
 pub(super) use adamw::adam_steps;
 pub(super) use adapters::{AdapterGradient, Adapters, Narrow, narrow};
+pub(crate) use conv_heads::DeviceRows;
+pub(super) use conv_heads::conv_heads;
 pub(super) use dropout::dropped;
 pub(super) use few_rows::few_rows;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
+pub(super) use gated_norm::gated_norm;
 pub(super) use gemm::{gemm, gemm_beside, multiplies};
 pub(super) use grouped::{GROUP_ROWS, Groups, Stack, multiply_groups, sum_groups};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
+pub(crate) use linear_attention::TextPlans;
+pub(super) use linear_attention::{linear_attention, linear_attention_stepped};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, words, write_pages};

@@ -1,0 +1,148 @@
+//! Linear attention, and what stands before and behind it.
+
+use burn::tensor::DType;
+use burnish_ops::{
+    AnyTensor, ConvCache, Documents, GroupNorm, LinearAttentionShape, LinearAttentionStates, OpsError,
+    UnitHeads, conv_heads, gated_norm, linear_attention,
+};
+
+use super::{Bound, check, name_of};
+use crate::Check;
+use crate::case::{Body, Case, Input};
+
+/// Whose reference is itself in f64.
+fn itself(inputs: Vec<Input>, run: impl Fn(&[AnyTensor]) -> Result<AnyTensor, OpsError> + 'static) -> Case {
+    Case { inputs, run: Box::new(move |_, t| run(t)) }
+}
+
+fn shape(delta_rule: bool) -> LinearAttentionShape {
+    LinearAttentionShape {
+        key_heads: 2,
+        heads: 4,
+        key_dim: 16,
+        value_dim: 12,
+        columns: [0, 32, 64],
+        delta_rule,
+    }
+}
+
+/// Not above zero.
+fn decay(x: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let x = x.rank::<2>()?;
+    Ok(AnyTensor::new(-(x.clone() * x)))
+}
+
+fn inputs(tokens: usize, width: usize) -> Vec<Input> {
+    vec![
+        Input::new("qkv", &[tokens, width], 0.25),
+        Input::new("decay", &[tokens, 4], 0.5),
+        Input::new("beta", &[tokens, 4], 0.2).shifted(0.5),
+    ]
+}
+
+fn walked(delta_rule: bool, parents: &'static [Option<usize>]) -> Case {
+    let texts = Documents::from(vec![0..39, 40..43, 43..80]);
+    itself(inputs(80, 113), move |t| {
+        linear_attention(&t[0], &decay(&t[1])?, &t[2], &shape(delta_rule), &texts, parents)
+    })
+}
+
+/// Of a model's size, of one head.
+fn of_a_model(delta_rule: bool, [key_dim, value_dim]: [usize; 2]) -> Case {
+    let width = 2 * key_dim + 4 * value_dim;
+    let shape = LinearAttentionShape {
+        key_heads: 1,
+        key_dim,
+        value_dim,
+        columns: [4 * value_dim + key_dim, 4 * value_dim, 0],
+        ..shape(delta_rule)
+    };
+    let texts = Documents::from(vec![0..70]);
+    let mut inputs = inputs(70, width);
+    inputs[0].scale = 0.5 / (key_dim as f32).sqrt();
+    itself(inputs, move |t| linear_attention(&t[0], &decay(&t[1])?, &t[2], &shape, &texts, &[]))
+}
+
+/// Two sequences piece by piece, against both whole.
+fn walked_on(delta_rule: bool) -> Case {
+    let mut inputs: Vec<Input> = inputs(11, 112).into_iter().map(Input::frozen).collect();
+    inputs.push(Input::new("kernel", &[112, 1, 3], 0.5).frozen());
+    let units = UnitHeads { count: 4, head_dim: 16, scales: [0.25, 1.0], eps: 1e-6 };
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let (x, decay, beta, kernel) = (&t[0], decay(&t[1])?, &t[2], &t[3]);
+        if body == Body::Reference {
+            let texts = Documents::from(vec![0..7, 7..11]);
+            let qkv = conv_heads(x, kernel, None, Some(&units), &texts, &[])?;
+            return linear_attention(&qkv, &decay, beta, &shape(delta_rule), &texts, &[]);
+        }
+        let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
+        let mut parts = [Vec::new(), Vec::new()];
+        for pieces in [[0..4, 7..8], [4..5, 8..9], [5..7, 9..11]] {
+            let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
+            let rows = |x: &AnyTensor| super::rows_of(x, &pieces);
+            let texts = [0..first, first..both];
+            let qkv = convolved.run_heads(&rows(x)?, kernel, None, Some(&units), &texts)?;
+            let y =
+                states.run(&qkv, &rows(&decay)?, &rows(beta)?, &shape(delta_rule), &texts)?.rank::<2>()?;
+            parts[0].push(y.clone().narrow(0, 0, first));
+            parts[1].push(y.narrow(0, first, both - first));
+        }
+        Ok(super::one_behind_the_other(parts))
+    };
+    Case { inputs, run: Box::new(run) }
+}
+
+fn convolved(dtype: DType, units: bool, parents: &'static [Option<usize>]) -> Case {
+    let inputs = vec![
+        Input::new("x", &[60, 72], 1.0).held(dtype),
+        Input::new("kernel", &[72, 1, 4], 0.5),
+        Input::new("bias", &[72], 0.5),
+    ];
+    let units = units.then_some(UnitHeads { count: 4, head_dim: 12, scales: [0.25, 1.0], eps: 1e-6 });
+    let texts = Documents::from(vec![0..31, 31..33, 33..58]);
+    itself(inputs, move |t| conv_heads(&t[0], &t[1], Some(&t[2]), units.as_ref(), &texts, parents))
+}
+
+fn gated(dtype: DType, gamma: Option<usize>, before_gate: bool) -> Case {
+    let mut inputs = vec![Input::new("x", &[33, 72], 1.0), Input::new("gate", &[33, 72], 1.0).held(dtype)];
+    inputs.extend(gamma.map(|n| Input::new("gamma", &[n], 0.3).shifted(1.0)));
+    itself(inputs, move |t| {
+        let gamma = t.get(2).cloned();
+        let norm = gamma.map(|gamma| GroupNorm { group: 24, gamma, eps: 1e-5, before_gate });
+        gated_norm(&t[0], &t[1], norm.as_ref())
+    })
+}
+
+pub(super) fn checks() -> Vec<Check> {
+    let mut all = Vec::new();
+    for delta in [true, false] {
+        let name = |what: &str| format!("{}{what}", if delta { "delta rule" } else { "state space" });
+        all.push(check(name(""), Bound::Chained, move || walked(delta, &[])));
+        let parents = &[None, Some(0), Some(0)];
+        all.push(check(name(", shared prompt"), Bound::Chained, move || walked(delta, parents)));
+        let dims = if delta { [128, 128] } else { [128, 64] };
+        all.push(check(name(", a model's heads"), Bound::Chained, move || of_a_model(delta, dims)));
+        all.push(check(name(", states that are held"), Bound::Chained, move || walked_on(delta)));
+    }
+    for dtype in [DType::F32, DType::BF16] {
+        let name = name_of(dtype);
+        let bound = if dtype == DType::F32 { Bound::Plain } else { Bound::HalfActivations };
+        for (of, units, parents) in [
+            ("heads of unit length", true, &[][..]),
+            ("shared prompt", true, &[None, Some(0), Some(0)][..]),
+            ("no heads", false, &[][..]),
+        ] {
+            let title = format!("convolved heads, {of}, {name}");
+            all.push(check(title, bound, move || convolved(dtype, units, parents)));
+        }
+        for (of, gamma, before) in [
+            ("shared gains", Some(24), true),
+            ("behind its gate", Some(72), false),
+            ("a gate alone", None, true),
+        ] {
+            let title = format!("gated norm, {of}, {name}");
+            all.push(check(title, bound, move || gated(dtype, gamma, before)));
+        }
+    }
+    all
+}

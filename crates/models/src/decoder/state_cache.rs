@@ -1,0 +1,90 @@
+//! Linear attention behind a convolution, over texts or over sequences that are generated, of which a state is kept that does not
+//! grow.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use burnish_ops::{
+    AnyTensor, ConvCache, Documents, LinearAttentionShape, LinearAttentionStates, OpsError, UnitHeads,
+    conv_heads, linear_attention,
+};
+
+/// What is convolved and then walked.
+pub(crate) struct Scanned<'a> {
+    /// `[tokens, channels]`.
+    pub(crate) x: &'a AnyTensor,
+    /// Heads of it that are of unit length.
+    pub(crate) units: Option<&'a UnitHeads>,
+    /// `[tokens, heads]`.
+    pub(crate) decay: &'a AnyTensor,
+    pub(crate) beta: &'a AnyTensor,
+    pub(crate) shape: &'a LinearAttentionShape,
+}
+
+/// A convolution's kernel `[channels, 1, taps]`, and its bias.
+type Kernel<'a> = (&'a AnyTensor, Option<&'a AnyTensor>);
+
+impl Scanned<'_> {
+    /// What is walked `[tokens, channels]`, and what texts give `[tokens, heads * value_dim]`, each from nothing or from what the one
+    /// that it continues left (`parents`, as in attention); f32.
+    pub(crate) fn over(
+        &self,
+        (kernel, bias): Kernel<'_>,
+        documents: &Documents,
+        parents: &[Option<usize>],
+    ) -> Result<(AnyTensor, AnyTensor), OpsError> {
+        let qkv = conv_heads(self.x, kernel, bias, self.units, documents, parents)?;
+        let out = linear_attention(&qkv, self.decay, self.beta, self.shape, documents, parents)?;
+        Ok((qkv, out))
+    }
+}
+
+/// `ln(1 + exp(x))`; beyond 20 the line that it comes near to, as torch has it.
+pub(crate) fn softplus(x: Tensor<2>) -> Tensor<2> {
+    let soft = x.clone().clamp_max(20.0).exp().log1p();
+    soft.mask_where(x.clone().greater_elem(20.0), x)
+}
+
+/// What a convolution and the walk behind it remember of sequences being generated.
+pub(crate) struct StateCache {
+    convolved: ConvCache,
+    states: LinearAttentionStates,
+}
+
+impl StateCache {
+    /// Of a convolution with so many taps.
+    pub(crate) fn new(taps: usize, sequences: usize) -> Self {
+        Self { convolved: ConvCache::new(taps, sequences), states: LinearAttentionStates::new(sequences) }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.convolved.bytes() + self.states.bytes()
+    }
+
+    pub(crate) fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
+        self.convolved.reorder(order)?;
+        self.states.reorder(order)
+    }
+
+    pub(crate) fn append(&mut self, more: Self) {
+        self.convolved.append(more.convolved);
+        self.states.append(more.states);
+    }
+
+    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        Self { convolved: self.convolved.split_off(at), states: self.states.split_off(at) }
+    }
+
+    /// [`Scanned::over`] of each sequence's new rows behind what it has said; plain tensors.
+    pub(crate) fn over(
+        &mut self,
+        scanned: Scanned<'_>,
+        (kernel, bias): Kernel<'_>,
+        documents: &[Range<usize>],
+    ) -> Result<(AnyTensor, AnyTensor), OpsError> {
+        let Scanned { x, units, decay, beta, shape } = scanned;
+        let qkv = self.convolved.run_heads(x, kernel, bias, units, documents)?;
+        let out = self.states.run(&qkv, decay, beta, shape, documents)?;
+        Ok((qkv, out))
+    }
+}

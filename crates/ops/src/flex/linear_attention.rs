@@ -1,0 +1,94 @@
+//! [`crate::linear_attention()`] on CPU kernels.
+
+use std::ops::Range;
+
+use burnish_cpu_kernels as kernels;
+
+use super::host::{Host, tensor};
+use crate::linear_attention::{LinearAttentionShape, OP};
+use crate::{AnyTensor, Documents, OpsError, apply};
+
+/// What the kernels read: queries, keys and values; decay; beta.
+struct Read([Host; 3]);
+
+impl Read {
+    fn of(inputs: [&AnyTensor; 3]) -> Result<Self, OpsError> {
+        let [qkv, decay, beta] = inputs;
+        let read = |what, tensor: &AnyTensor| Host::f32_of(OP, what, tensor);
+        Ok(Self([read("qkv", qkv)?, read("decay", decay)?, read("beta", beta)?]))
+    }
+
+    fn call<'a>(
+        &'a self,
+        shape: &LinearAttentionShape,
+        width: usize,
+        documents: &'a [Range<usize>],
+        parents: &'a [Option<usize>],
+    ) -> kernels::LinearAttention<'a> {
+        let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, delta_rule } = *shape;
+        let shape = kernels::LinearAttentionShape {
+            key_heads,
+            heads,
+            key_dim,
+            value_dim,
+            columns,
+            width,
+            delta_rule,
+            documents,
+            parents,
+        };
+        let [qkv, decay, beta] = self.0.each_ref().map(Host::f32);
+        kernels::LinearAttention { shape, qkv, decay, beta }
+    }
+}
+
+/// See [`crate::linear_attention()`].
+pub(crate) fn linear_attention(
+    inputs: [&AnyTensor; 3],
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    parents: &[Option<usize>],
+) -> Result<AnyTensor, OpsError> {
+    let [tokens, width] = crate::check::matrix(inputs[0])?;
+    let (shape, texts, parents) = (*shape, texts.clone(), parents.to_vec());
+    apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
+        let read = Read::of([&plain[0], &plain[1], &plain[2]])?;
+        let y = kernels::linear_attention_forward(&read.call(&shape, width, &texts, &parents), None);
+        let wanted = wanted.to_vec();
+        let backward = move |upstream: AnyTensor| {
+            let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let call = read.call(&shape, width, &texts, &parents);
+            let found = kernels::linear_attention_backward(&call, dy.f32());
+            let all = [
+                tensor(found.qkv, &[tokens, width]),
+                tensor(found.decay, &[tokens, shape.heads]),
+                tensor(found.beta, &[tokens, shape.heads]),
+            ];
+            all.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
+        };
+        Ok((tensor(y, &[tokens, shape.heads * shape.value_dim]), Box::new(backward)))
+    })
+}
+
+/// The output of new rows and the states behind them, `[texts, state]`.
+pub(crate) fn stepped(
+    inputs: [&AnyTensor; 3],
+    shape: &LinearAttentionShape,
+    texts: &[Range<usize>],
+    states: AnyTensor,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let [tokens, width] = crate::check::matrix(inputs[0])?;
+    let read = Read::of(inputs)?;
+    let mut held = Host::f32_of(OP, "states", &states)?;
+    drop(states);
+    let call = read.call(shape, width, texts, &[]);
+    let size = [tokens, shape.heads * shape.value_dim];
+    if let Some(own) = held.own_f32() {
+        let y = kernels::linear_attention_forward(&call, Some(own));
+        let states = held.into_tensor().expect("invariant: a tensor, as it was");
+        return Ok((tensor(y, &size), states));
+    }
+    let mut own = held.f32().to_vec();
+    let y = kernels::linear_attention_forward(&call, Some(&mut own));
+    Ok((tensor(y, &size), tensor(own, &[texts.len(), shape.state()])))
+}

@@ -1,0 +1,147 @@
+//! Linear attention, and its gradients.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
+use burnish_gpu_kernels as kernels;
+
+use super::integers;
+use crate::cube::{Inputs, client, launch};
+use crate::linear_attention::{LinearAttentionShape, OP};
+use crate::{AnyTensor, Documents, OpsError, apply};
+
+/// A plan, and its words where a device has them.
+#[derive(Clone, Debug)]
+struct OnDevice {
+    plan: Arc<kernels::LinearAttentionPlan>,
+    words: Tensor<1, Int>,
+}
+
+impl OnDevice {
+    fn new(plan: kernels::LinearAttentionPlan, device: &Device) -> Self {
+        let words = integers(plan.words().iter().map(|&word| word as i32).collect(), device);
+        Self { plan: Arc::new(plan), words }
+    }
+}
+
+/// Plans of the texts of a row, one for all layers that walk them alike.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextPlans(Arc<Mutex<Vec<Kept>>>);
+
+#[derive(Debug)]
+struct Kept {
+    parents: Vec<Option<usize>>,
+    tokens: usize,
+    kernel: kernels::LinearAttention,
+    plan: OnDevice,
+}
+
+impl TextPlans {
+    fn of(
+        &self,
+        kernel: &kernels::LinearAttention,
+        (texts, parents): (&[Range<usize>], &[Option<usize>]),
+        (tokens, device): (usize, &Device),
+    ) -> OnDevice {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |kept: &&Kept| {
+            (kept.tokens, &kept.parents[..]) == (tokens, parents)
+                && kept.kernel == *kernel
+                && kept.plan.words.device() == *device
+        };
+        if let Some(kept) = all.iter().find(fits) {
+            return kept.plan.clone();
+        }
+        let plan = OnDevice::new(kernel.plan(texts, parents, tokens), device);
+        all.push(Kept { parents: parents.to_vec(), tokens, kernel: *kernel, plan: plan.clone() });
+        plan
+    }
+}
+
+/// The kernel for rows of `width` columns; `None` where there is none.
+fn kernel(inputs: [&AnyTensor; 3], shape: &LinearAttentionShape) -> Option<kernels::LinearAttention> {
+    if inputs.iter().any(|input| input.burn_dtype() != DType::F32) {
+        return None;
+    }
+    let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, delta_rule } = *shape;
+    let width = inputs[0].shape()[1];
+    let shape =
+        kernels::LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, width, delta_rule };
+    kernels::LinearAttention::new(&client(inputs[0])?, shape)
+}
+
+/// What a kernel reads: the first three buffers and the last.
+fn operands(buffers: &[kernels::Buffer]) -> kernels::LinearAttentionOperands {
+    let [qkv, decay, beta, .., words] = buffers else {
+        unreachable!("invariant: three inputs, and the plan's words behind all others")
+    };
+    let [qkv, decay, beta, words] = [qkv, decay, beta, words].map(Clone::clone);
+    kernels::LinearAttentionOperands { qkv, decay, beta, words }
+}
+
+/// See [`crate::linear_attention()`]; `None` where no kernel computes it.
+pub(in crate::gpu) fn linear_attention(
+    inputs: [&AnyTensor; 3],
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    parents: &[Option<usize>],
+) -> Option<Result<AnyTensor, OpsError>> {
+    let kernel = kernel(inputs, shape)?;
+    let &[tokens, width] = inputs[0].shape().as_slice() else { return None };
+    if tokens == 0 {
+        return None;
+    }
+    let (heads, device) = (shape.heads, inputs[0].plain().device());
+    let OnDevice { plan, words } = texts.linear.of(&kernel, (texts, parents), (tokens, &device));
+    let y = [tokens, heads * shape.value_dim];
+    Some(apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
+        let read = |more: &[&AnyTensor]| {
+            let all: Vec<&AnyTensor> = plain.iter().chain(more.iter().copied()).collect();
+            Inputs::of(&all).expect("invariant: in f32 on one device").and_integers(words.clone())
+        };
+        let [out] = launch(read(&[]), [(&y, DType::F32)], |client, buffers| {
+            [kernel.forward(client, &plan, &operands(&buffers))]
+        });
+        let (saved, words, plan) = (plain.to_vec(), words.clone(), Arc::clone(&plan));
+        let wanted = wanted.to_vec();
+        let backward = move |upstream: AnyTensor| {
+            let upstream = match upstream.burn_dtype() {
+                DType::F32 => upstream,
+                _ => upstream.cast(FloatDType::F32),
+            };
+            let all: Vec<&AnyTensor> = saved.iter().chain([&upstream]).collect();
+            let read = Inputs::of(&all).expect("invariant: in f32 on one device").and_integers(words);
+            let (of_qkv, of_heads) = ([tokens, width], [tokens, heads]);
+            let outputs = [(&of_qkv, DType::F32), (&of_heads, DType::F32), (&of_heads, DType::F32)];
+            let made = launch(read, outputs.map(|(shape, dtype)| (&shape[..], dtype)), |client, buffers| {
+                let found = kernel.backward(client, &plan, &operands(&buffers), &buffers[3]);
+                [found.qkv, found.decay, found.beta]
+            });
+            made.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
+        };
+        Ok((out, Box::new(backward)))
+    }))
+}
+
+/// The output of new rows and the states behind them; `None` where no kernel computes it.
+pub(in crate::gpu) fn linear_attention_stepped(
+    inputs: [&AnyTensor; 3],
+    shape: &LinearAttentionShape,
+    texts: &[Range<usize>],
+    states: &AnyTensor,
+) -> Option<(AnyTensor, AnyTensor)> {
+    let kernel = kernel(inputs, shape)?;
+    let tokens = inputs[0].shape()[0];
+    if tokens == 0 || texts.is_empty() {
+        return None;
+    }
+    let OnDevice { plan, words } = OnDevice::new(kernel.plan_of_held(texts, tokens), &inputs[0].device());
+    let [qkv, decay, beta] = inputs;
+    let read = Inputs::of(&[qkv, decay, beta, states])?.and_integers(words);
+    let (y, behind) = ([tokens, shape.heads * shape.value_dim], [texts.len(), shape.state()]);
+    let [y, behind] = launch(read, [(&y, DType::F32), (&behind, DType::F32)], |client, buffers| {
+        kernel.forward_held(client, &plan, &operands(&buffers), &buffers[3])
+    });
+    Some((y, behind))
+}

@@ -1,0 +1,211 @@
+//! Linear attention with decay: of each head a state that forgets, and learns from each token; by the gated delta rule (Yang et
+//! al., arXiv:2412.06464) only what the state does not say already. Without it this is Mamba-2's state space (Dao and Gu,
+//! arXiv:2405.21060).
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Tensor};
+
+use crate::dispatch::dispatch;
+use crate::{AnyTensor, Documents, OpsError};
+
+pub(crate) const OP: &str = "linear_attention";
+
+/// Heads in a row of queries, keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearAttentionShape {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, those of one head of keys one after another.
+    pub heads: usize,
+    /// Elements of a query or key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// The first column of queries, keys and values.
+    pub columns: [usize; 3],
+    /// Whether a token learns only what the state does not say already.
+    pub delta_rule: bool,
+}
+
+impl LinearAttentionShape {
+    /// Elements of the states of a text.
+    #[must_use]
+    pub fn state(&self) -> usize {
+        self.heads * self.key_dim * self.value_dim
+    }
+
+    /// Tokens.
+    fn check(&self, qkv: &AnyTensor, of_heads: [(&'static str, &AnyTensor); 2]) -> Result<usize, OpsError> {
+        let [tokens, width] = crate::check::matrix(qkv)?;
+        let wrong =
+            |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op: OP, what, got, expected };
+        let (keys, values) = (self.key_heads * self.key_dim, self.heads * self.value_dim);
+        let last =
+            [keys, keys, values].iter().zip(self.columns).map(|(columns, first)| first + columns).max();
+        let needs = last.unwrap_or(0);
+        if width < needs {
+            return Err(wrong("qkv", vec![tokens, width], vec![tokens, needs]));
+        }
+        if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
+            return Err(wrong("heads", vec![self.heads], vec![self.key_heads]));
+        }
+        for (what, numbers) in of_heads {
+            if numbers.shape() != [tokens, self.heads] {
+                return Err(wrong(what, numbers.shape(), vec![tokens, self.heads]));
+            }
+        }
+        Ok(tokens)
+    }
+}
+
+fn check_texts(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize) -> Result<(), OpsError> {
+    let last = texts.iter().map(|text| text.end).max().unwrap_or(0);
+    if last > tokens {
+        return Err(OpsError::Index { op: OP, got: last - 1, limit: tokens });
+    }
+    let after = parents.iter().enumerate().find_map(|(text, parent)| parent.filter(|&before| before >= text));
+    match after {
+        Some(got) => Err(OpsError::Index { op: OP, got, limit: texts.len() }),
+        None => Ok(()),
+    }
+}
+
+/// What each token reads of its text's states: `S <- exp(decay) S; S <- S + k (beta (v - S^T k))^T` with the delta rule, without it
+/// `S + k (beta v)^T`; then `S^T q`. Texts begin from nothing, or from what the one that they continue left (`parents`, each before its
+/// own).
+///
+/// # Shapes
+/// - qkv: `[tokens, _]`, decay (a logarithm, at most 0) and beta: `[tokens, heads]`
+/// - output: `[tokens, heads * value_dim]`, f32; rows outside every text are zeros
+///
+/// # Errors
+/// If shapes do not fit, or a text lies outside the rows or continues one that comes later.
+pub fn linear_attention(
+    qkv: &AnyTensor,
+    decay: &AnyTensor,
+    beta: &AnyTensor,
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    parents: &[Option<usize>],
+) -> Result<AnyTensor, OpsError> {
+    let tokens = shape.check(qkv, [("decay", decay), ("beta", beta)])?;
+    check_texts(texts, parents, tokens)?;
+    dispatch!([qkv, decay, beta] => linear_attention::linear_attention([qkv, decay, beta], shape, texts, parents))
+}
+
+/// The states of sequences being generated.
+#[derive(Clone, Debug)]
+pub struct LinearAttentionStates {
+    sequences: usize,
+    /// `[sequences, state]`; `None` before the first token.
+    states: Option<AnyTensor>,
+}
+
+impl LinearAttentionStates {
+    /// Of `sequences` that have said nothing.
+    #[must_use]
+    pub fn new(sequences: usize) -> Self {
+        Self { sequences, states: None }
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.states.as_ref().map_or(0, |states| 4 * states.shape().iter().product::<usize>())
+    }
+
+    fn rows(states: &AnyTensor) -> Tensor<2> {
+        states.rank().expect("invariant: a row for each sequence")
+    }
+
+    /// Sequence `i` becomes what `order[i]` was.
+    ///
+    /// # Errors
+    /// If `order` names a sequence that is not held; the states are then as before.
+    pub fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
+        if let Some(&got) = order.iter().find(|&&o| o >= self.sequences) {
+            return Err(OpsError::Index { op: OP, got, limit: self.sequences });
+        }
+        let same = order.len() == self.sequences && order.iter().enumerate().all(|(i, &o)| i == o);
+        self.sequences = order.len();
+        if same {
+            return Ok(());
+        }
+        self.states = self.states.take().map(|states| {
+            let rows = Self::rows(&states);
+            let index = order.iter().map(|&o| o as i32).collect::<Vec<_>>();
+            let index =
+                Tensor::from_data(burn::tensor::TensorData::new(index, [order.len()]), &rows.device());
+            AnyTensor::new(rows.select(0, index))
+        });
+        Ok(())
+    }
+
+    /// The sequences of `other` follow those that are here.
+    pub fn append(&mut self, other: Self) {
+        let zeros = |like: &AnyTensor, count: usize| {
+            let rows = Self::rows(like);
+            Tensor::zeros([count, rows.dims()[1]], (&rows.device(), DType::F32))
+        };
+        let both = match (self.states.take(), other.states) {
+            (None, None) => None,
+            (Some(own), Some(more)) => Some([Self::rows(&own), Self::rows(&more)]),
+            (Some(own), None) => Some([Self::rows(&own), zeros(&own, other.sequences)]),
+            (None, Some(more)) => Some([zeros(&more, self.sequences), Self::rows(&more)]),
+        };
+        self.states = both.map(|both| AnyTensor::new(Tensor::cat(both.to_vec(), 0)));
+        self.sequences += other.sequences;
+    }
+
+    /// Takes out the sequences from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer than `at`.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.sequences, "{OP}: sequence {at} is outside 0..={}", self.sequences);
+        let sequences = std::mem::replace(&mut self.sequences, at) - at;
+        let states = self.states.take().map(|states| Self::rows(&states));
+        let other = states.clone().map(|rows| AnyTensor::new(rows.narrow(0, at, sequences)));
+        self.states = states.map(|rows| AnyTensor::new(rows.narrow(0, 0, at)));
+        Self { sequences, states: other.filter(|_| sequences > 0) }
+    }
+
+    /// [`linear_attention`] of new rows, each sequence's behind what it has said; plain tensors.
+    ///
+    /// # Errors
+    /// As [`linear_attention`], or if there is not one range of rows per sequence.
+    pub fn run(
+        &mut self,
+        qkv: &AnyTensor,
+        decay: &AnyTensor,
+        beta: &AnyTensor,
+        shape: &LinearAttentionShape,
+        texts: &[Range<usize>],
+    ) -> Result<AnyTensor, OpsError> {
+        let tokens = shape.check(qkv, [("decay", decay), ("beta", beta)])?;
+        check_texts(texts, &[], tokens)?;
+        if texts.len() != self.sequences {
+            let (got, expected) = (vec![texts.len()], vec![self.sequences]);
+            return Err(OpsError::Shape { op: OP, what: "texts", got, expected });
+        }
+        let [qkv, decay, beta] = [qkv, decay, beta].map(AnyTensor::plain);
+        let states = self.states.take().unwrap_or_else(|| {
+            let size = [self.sequences, shape.state()];
+            AnyTensor::new(Tensor::<2>::zeros(size, (&qkv.device(), DType::F32)))
+        });
+        let (y, states) = Self::stepped([&qkv, &decay, &beta], shape, texts, states)?;
+        self.states = Some(states);
+        Ok(y)
+    }
+
+    fn stepped(
+        inputs: [&AnyTensor; 3],
+        shape: &LinearAttentionShape,
+        texts: &[Range<usize>],
+        states: AnyTensor,
+    ) -> Result<(AnyTensor, AnyTensor), OpsError> {
+        dispatch!(inputs => linear_attention::stepped(inputs, shape, texts, states))
+    }
+}

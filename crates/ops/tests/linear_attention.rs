@@ -1,0 +1,177 @@
+//! Linear attention and what stands before and behind it: kernels against Burn's operations in f64, those against differences.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use burnish_ops::{
+    AnyTensor, ConvCache, Documents, GroupNorm, LinearAttentionShape, LinearAttentionStates, UnitHeads,
+    conv_heads, gated_norm, linear_attention,
+};
+
+use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
+
+/// Two heads of keys of 4 elements, four of values of 3, and a column that nothing reads.
+fn shape(delta_rule: bool) -> LinearAttentionShape {
+    LinearAttentionShape {
+        key_heads: 2,
+        heads: 4,
+        key_dim: 4,
+        value_dim: 3,
+        columns: [12, 20, 0],
+        delta_rule,
+    }
+}
+
+type Layout = (&'static [Range<usize>], &'static [Option<usize>]);
+
+const LAYOUTS: [Layout; 3] = [
+    (&[0..9], &[]),
+    (&[4..8, 1..3, 9..9, 9..10], &[]),
+    (&[0..4, 4..6, 6..9, 9..10], &[None, Some(0), Some(0), Some(2)]),
+];
+
+/// Not above zero.
+fn decay(x: &AnyTensor) -> AnyTensor {
+    let x: Tensor<2> = x.rank().unwrap();
+    AnyTensor::new(-(x.clone() * x))
+}
+
+#[test]
+fn linear_attention_differentiates_within_texts() {
+    for (texts, parents) in LAYOUTS {
+        for delta in [true, false] {
+            let (own, ties) = (Documents::from(texts.to_vec()), parents.to_vec());
+            let run = move |_: Body, t: &[AnyTensor]| {
+                linear_attention(&t[0], &decay(&t[1]), &t[2], &shape(delta), &own, &ties)
+            };
+            let inputs = vec![
+                Input::new("qkv", &[10, 29], 0.5),
+                Input::new("decay", &[10, 4], 0.7),
+                Input { shift: 0.5, ..Input::new("beta", &[10, 4], 0.2) },
+            ];
+            let case = Case { name: format!("{texts:?}, delta {delta}"), inputs, run: Box::new(run) };
+            case.differentiates();
+            case.agrees();
+        }
+    }
+}
+
+/// Texts of some chunks, as models have them.
+#[test]
+fn long_texts_agree() {
+    let shape = LinearAttentionShape { columns: [0, 32, 64], key_dim: 16, value_dim: 8, ..shape(true) };
+    let texts = Documents::from(vec![0..130, 131..200]);
+    let run = move |_: Body, t: &[AnyTensor]| {
+        linear_attention(&t[0], &decay(&t[1]), &t[2], &shape, &texts, &[None, Some(0)])
+    };
+    let inputs = vec![
+        Input::new("qkv", &[200, 96], 0.25),
+        Input::new("decay", &[200, 4], 0.4),
+        Input { shift: 0.5, ..Input::new("beta", &[200, 4], 0.2) },
+    ];
+    Case { name: "long".into(), inputs, run: Box::new(run) }.agrees();
+}
+
+#[test]
+fn wrong_shapes_are_errors() {
+    let (qkv, of_heads) = (tensor("qkv", &[5, 29]), tensor("x", &[5, 4]));
+    let texts = Documents::from(vec![0..5]);
+    let run = |qkv: &AnyTensor,
+               decay: &AnyTensor,
+               beta: &AnyTensor,
+               texts: &Documents,
+               parents: &[Option<usize>]| {
+        linear_attention(qkv, decay, beta, &shape(true), texts, parents).map(|_| ())
+    };
+    assert!(run(&qkv, &of_heads, &of_heads, &texts, &[]).is_ok());
+    assert!(run(&tensor("qkv", &[5, 27]), &of_heads, &of_heads, &texts, &[]).is_err());
+    assert!(run(&qkv, &tensor("x", &[5, 2]), &of_heads, &texts, &[]).is_err());
+    assert!(run(&qkv, &of_heads, &of_heads, &Documents::from(vec![0..6]), &[]).is_err());
+    assert!(run(&qkv, &of_heads, &of_heads, &texts, &[Some(0)]).is_err());
+}
+
+fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {
+    let x: Tensor<2> = x.rank().unwrap();
+    let parts = pieces.iter().filter(|piece| !piece.is_empty());
+    AnyTensor::new(Tensor::cat(parts.map(|piece| x.clone().narrow(0, piece.start, piece.len())).collect(), 0))
+}
+
+/// Two sequences piece by piece, which change places on the way, give what they give whole; and so does their convolution.
+#[test]
+fn sequences_go_on_from_their_states() {
+    let cast = |x: AnyTensor| x.cast(burn::tensor::FloatDType::F32);
+    let (x, kernel) = (tensor("x", &[11, 29]), tensor("kernel", &[29, 1, 3]));
+    let (decay, beta) = (decay(&tensor("decay", &[11, 4])), tensor("beta", &[11, 4]));
+    let [x, kernel, decay, beta] = [x, kernel, decay, beta].map(cast);
+    let units = UnitHeads { count: 2, head_dim: 6, scales: [0.5, 2.0], eps: 1e-3 };
+    for delta in [true, false] {
+        let whole = Documents::from(vec![0..7, 7..11]);
+        let qkv = conv_heads(&x, &kernel, None, Some(&units), &whole, &[]).unwrap();
+        let want = to_f64(&linear_attention(&qkv, &decay, &beta, &shape(delta), &whole, &[]).unwrap());
+        let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
+        let mut found = [Vec::<f64>::new(), Vec::new()];
+        for step in [[0..4, 7..8], [4..5, 8..9], [5..5, 9..11], [5..7, 11..11]] {
+            let lengths = [step[0].len(), step[1].len()];
+            let documents = [0..lengths[0], lengths[0]..lengths[0] + lengths[1]];
+            let of = |x: &AnyTensor| rows(x, &step);
+            let qkv = convolved.run_heads(&of(&x), &kernel, None, Some(&units), &documents).unwrap();
+            let y = states.run(&qkv, &of(&decay), &of(&beta), &shape(delta), &documents).unwrap();
+            let y = to_f64(&y);
+            found[0].extend(&y[..12 * lengths[0]]);
+            found[1].extend(&y[12 * lengths[0]..]);
+            // Away and back again.
+            states.reorder(&[1, 0]).unwrap();
+            let mut back = states.split_off(1);
+            back.append(states);
+            states = back;
+        }
+        assert_eq!(states.bytes(), 2 * 4 * 4 * 4 * 3);
+        assert_close(&found.concat(), &want, 1e-5, "piece by piece");
+        assert!(states.reorder(&[2]).is_err());
+        assert!(states.run(&x, &decay, &beta, &shape(delta), &[0..11]).is_err());
+    }
+}
+
+#[test]
+fn convolved_heads_differentiate() {
+    for (documents, parents) in LAYOUTS {
+        for (bias, units) in [(false, true), (true, false), (true, true)] {
+            let units = units.then_some(UnitHeads { count: 2, head_dim: 3, scales: [0.5, 2.0], eps: 1e-2 });
+            let (own, ties) = (Documents::from(documents.to_vec()), parents.to_vec());
+            let run = move |_: Body, t: &[AnyTensor]| {
+                conv_heads(&t[0], &t[1], t.get(2), units.as_ref(), &own, &ties)
+            };
+            let mut inputs = vec![Input::new("x", &[10, 8], 1.0), Input::new("kernel", &[8, 1, 3], 1.0)];
+            inputs.extend(bias.then(|| Input::new("bias", &[8], 1.0)));
+            let name = format!("{documents:?}, bias {bias}, units {}", units.is_some());
+            let case = Case { name, inputs, run: Box::new(run) };
+            case.differentiates();
+            case.agrees();
+        }
+    }
+    let units = UnitHeads { count: 3, head_dim: 3, scales: [1.0; 2], eps: 0.0 };
+    let (x, kernel) = (tensor("x", &[4, 9]), tensor("kernel", &[9, 1, 2]));
+    assert!(conv_heads(&x, &kernel, None, Some(&units), &Documents::from(vec![0..4]), &[]).is_err());
+    assert!(conv_heads(&x, &kernel, None, None, &Documents::from(vec![0..5]), &[]).is_err());
+}
+
+#[test]
+fn gated_norms_differentiate() {
+    for gamma in [None, Some(4), Some(12)] {
+        for before_gate in [true, false] {
+            let run = move |_: Body, t: &[AnyTensor]| {
+                let gamma = t.get(2).cloned();
+                let norm = gamma.map(|gamma| GroupNorm { group: 4, gamma, eps: 1e-3, before_gate });
+                gated_norm(&t[0], &t[1], norm.as_ref())
+            };
+            let mut inputs = vec![Input::new("x", &[6, 12], 1.0), Input::new("gate", &[6, 12], 1.0)];
+            inputs.extend(gamma.map(|n| Input { shift: 1.0, ..Input::new("gamma", &[n], 0.3) }));
+            let case =
+                Case { name: format!("gamma {gamma:?}, before {before_gate}"), inputs, run: Box::new(run) };
+            case.differentiates();
+            case.agrees();
+        }
+    }
+    let (x, gate) = (tensor("x", &[4, 9]), tensor("gate", &[4, 8]));
+    assert!(gated_norm(&x, &gate, None).is_err());
+}

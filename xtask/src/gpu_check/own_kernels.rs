@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 42] = [
+pub(super) const OWN: [Own; 48] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -73,13 +73,16 @@ pub(super) const OWN: [Own; 42] = [
     plain("multiply_by_units"),
     by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
     plain("multiply_codes").spilling(16),
+    plain("of_chunks").spilling(8),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
     by_cores("of_keys_by_warpgroups").only(&["sm_90a"]).spilling(160),
     plain("of_queries").spilling(4),
     by_cores("of_queries_by_cores").spilling(4),
     by_cores("of_queries_by_warpgroups").only(&["sm_90a"]),
+    plain("of_rows"),
     plain("of_sinks"),
+    plain("of_weights"),
     plain("parts_of"),
     plain("place"),
     plain("put"),
@@ -88,8 +91,11 @@ pub(super) const OWN: [Own; 42] = [
     plain("squares_of_parts"),
     plain("sum_of_row"),
     plain("sum_parts"),
+    plain("through_silu"),
     plain("unplace").spilling(16),
     plain("update"),
+    plain("walk"),
+    plain("walk_back"),
     plain("widened"),
 ];
 

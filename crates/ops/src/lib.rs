@@ -80,8 +80,10 @@ mod router;
 mod scaled_sum;
 mod segment;
 mod short_conv;
+mod split_columns;
 #[cfg(feature = "cube")]
 mod step_memory;
+mod steps;
 mod tensor;
 mod xielu;
 
@@ -125,6 +127,7 @@ pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
 #[cfg(feature = "cube")]
 pub use step_memory::StepMemory;
+pub use steps::steps;
 pub use tensor::{AnyTensor, host_device, on_host};
 
 #[cfg(feature = "cube")]
@@ -135,4 +138,5 @@ use burnish_core::Dtype;
 #[cfg(feature = "cube")]
 pub use burnish_gpu_kernels::{NotRecorded, Recording, Rehearsal};
 pub use short_conv::{ConvCache, short_conv};
+pub use split_columns::split_columns;
 pub use xielu::xielu;

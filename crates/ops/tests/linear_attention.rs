@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use burnish_ops::{
     AnyTensor, ConvCache, Documents, GroupNorm, LinearAttentionShape, LinearAttentionStates, UnitHeads,
-    conv_heads, gated_norm, linear_attention,
+    conv_heads, gated_norm, linear_attention, split_columns, steps,
 };
 
 use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
@@ -153,6 +153,21 @@ fn convolved_heads_differentiate() {
     let (x, kernel) = (tensor("x", &[4, 9]), tensor("kernel", &[9, 1, 2]));
     assert!(conv_heads(&x, &kernel, None, Some(&units), &Documents::from(vec![0..4]), &[]).is_err());
     assert!(conv_heads(&x, &kernel, None, None, &Documents::from(vec![0..5]), &[]).is_err());
+}
+
+/// Pieces of columns, of which one is read twice and one by nobody, and steps.
+#[test]
+fn split_columns_and_steps_differentiate() {
+    let run = |_: Body, t: &[AnyTensor]| {
+        let [a, b, _]: [AnyTensor; 3] = split_columns(&t[0], &[3, 4, 2])?.try_into().unwrap();
+        let (a, b): (Tensor<2>, Tensor<2>) = (a.rank()?, steps(&b, &t[1])?.rank()?);
+        Ok(AnyTensor::new(Tensor::cat(vec![a.clone() * a, b], 1)))
+    };
+    let inputs = vec![Input::new("x", &[5, 9], 1.0), Input::new("bias", &[4], 1.0)];
+    let case = Case { name: "split columns".into(), inputs, run: Box::new(run) };
+    case.differentiates();
+    case.agrees();
+    assert!(split_columns(&tensor("x", &[5, 9]), &[3, 5]).is_err());
 }
 
 #[test]

@@ -5,12 +5,15 @@ use std::ops::Range;
 
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Tensor};
-use burnish_ops::{AnyTensor, Documents, GroupNorm, LinearAttentionShape, OpsError, UnitHeads, gated_norm};
+use burnish_ops::{
+    AnyTensor, Documents, GroupNorm, LinearAttentionShape, OpsError, UnitHeads, gated_norm, split_columns,
+    steps,
+};
 
 use crate::Spec;
 use crate::decoder::layers::{Delta, NormTensors};
 use crate::decoder::queries_keys::cast;
-use crate::decoder::state_cache::{Scanned, StateCache, softplus};
+use crate::decoder::state_cache::{Scanned, StateCache, decay};
 use crate::spec::GatedDelta;
 use crate::spec::names::DeltaNames;
 
@@ -19,48 +22,36 @@ const EPS: f32 = 1e-6;
 
 type Tensors = Delta<AnyTensor, NormTensors>;
 
-/// What the layers give of each token, by heads of this rank.
-struct Read {
-    /// Queries, keys and values one after another, as the convolution reads them: `[tokens, channels]`.
-    qkv: Tensor<2>,
-    /// `[tokens, values]`.
-    gates: Tensor<2>,
-    /// How much each head learns, before its sigmoid: `[tokens, heads]`.
-    learning: Tensor<2>,
-    /// `[tokens, heads]`.
-    forgetting: Tensor<2>,
-}
-
-impl Read {
-    fn new(x: &AnyTensor, key_heads: usize, spec: &Spec, sizes: &GatedDelta) -> Result<Self, OpsError> {
+/// What the layers give of each token, by heads of this rank: queries, keys and values one after another, as the convolution reads
+/// them; gates; how much each head learns, before its sigmoid; how much it forgets.
+fn read(
+    x: &AnyTensor,
+    key_heads: usize,
+    spec: &Spec,
+    sizes: &GatedDelta,
+) -> Result<[AnyTensor; 4], OpsError> {
+    const ALL: &str = "invariant: a piece for each width";
+    let (k, v, each) = (sizes.key_dim, sizes.value_dim, sizes.each());
+    let (keys, values, heads) = (key_heads * k, key_heads * each * v, key_heads * each);
+    if matches!(spec.names.delta, DeltaNames::Apart(_)) {
+        let all = split_columns(x, &[2 * keys + values, values, heads, heads])?;
+        return Ok(all.try_into().expect(ALL));
+    }
+    let widths = [2 * keys + 2 * values, 2 * heads];
+    let [of_heads, numbers] = split_columns(x, &widths)?.try_into().expect(ALL);
+    // Each head's of keys stand beside each other.
+    let parts = |x: AnyTensor, widths: &[usize]| -> Result<Vec<Tensor<2>>, OpsError> {
         let x = x.rank::<2>()?;
         let tokens = x.dims()[0];
-        let (k, v, each) = (sizes.key_dim, sizes.value_dim, sizes.each());
-        let (keys, values, heads) = (key_heads * k, key_heads * each * v, key_heads * each);
-        if matches!(spec.names.delta, DeltaNames::Apart(_)) {
-            let part = |first: usize, width: usize| x.clone().narrow(1, first, width);
-            let first = 2 * keys + values;
-            return Ok(Self {
-                qkv: part(0, first),
-                gates: part(first, values),
-                learning: part(first + values, heads),
-                forgetting: part(first + values + heads, heads),
-            });
-        }
-        let group = 2 * k + 2 * each * v;
-        let of_heads = x.clone().narrow(1, 0, key_heads * group).reshape([tokens, key_heads, group]);
-        let numbers = x.narrow(1, key_heads * group, 2 * heads).reshape([tokens, key_heads, 2 * each]);
-        let part = |of: &Tensor<3>, first: usize, width: usize| {
-            of.clone().narrow(2, first, width).reshape([tokens, key_heads * width])
-        };
-        let all = [(0, k), (k, k), (2 * k, each * v)].map(|(first, width)| part(&of_heads, first, width));
-        Ok(Self {
-            qkv: Tensor::cat(all.to_vec(), 1),
-            gates: part(&of_heads, 2 * k + each * v, each * v),
-            learning: part(&numbers, 0, each),
-            forgetting: part(&numbers, each, each),
-        })
-    }
+        let all =
+            split_columns(&AnyTensor::new(x.reshape([tokens * key_heads, widths.iter().sum()])), widths)?;
+        let back = |(x, width): (AnyTensor, &usize)| Ok(x.rank::<2>()?.reshape([tokens, key_heads * width]));
+        all.into_iter().zip(widths).map(back).collect()
+    };
+    let mut all = parts(of_heads, &[k, k, each * v, each * v])?;
+    let gates = all.pop().expect(ALL);
+    let [learning, forgetting] = parts(numbers, &[each; 2])?.try_into().expect(ALL);
+    Ok([Tensor::cat(all, 1), gates, learning, forgetting].map(AnyTensor::new))
 }
 
 /// The rule's sizes on this rank.
@@ -91,17 +82,6 @@ impl Sizes {
     }
 }
 
-impl Read {
-    /// How much of each token is learned, and the logarithm of what it keeps: `[tokens, heads]`, f32.
-    fn weights(&self, delta: &Tensors) -> Result<[AnyTensor; 2], OpsError> {
-        let rate = cast(delta.log_rate.rank::<1>()?, DType::F32).exp();
-        let bias = cast(delta.bias.rank::<1>()?, DType::F32);
-        let steps = cast(self.forgetting.clone(), DType::F32) + bias.unsqueeze();
-        let beta = sigmoid(cast(self.learning.clone(), DType::F32));
-        Ok([beta, -(softplus(steps) * rate.unsqueeze())].map(AnyTensor::new))
-    }
-}
-
 /// The rule over what `scanned` makes of what the layers give.
 fn run(
     x: &AnyTensor,
@@ -112,18 +92,17 @@ fn run(
     let of = spec.delta.expect("invariant: a block with a delta rule has its sizes");
     let key_heads = delta.bias.shape()[0] / of.each();
     let Sizes { shape, units } = Sizes::new(key_heads, &of);
-    let read = Read::new(x, key_heads, spec, &of)?;
-    let [beta, decay] = read.weights(delta)?;
-    let convolved = AnyTensor::new(read.qkv);
-    let out =
-        scanned(Scanned { x: &convolved, units: Some(&units), decay: &decay, beta: &beta, shape: &shape })?;
+    let [x, gates, learning, forgetting] = read(x, key_heads, spec, &of)?;
+    let beta = AnyTensor::new(sigmoid(cast(learning.rank::<2>()?, DType::F32)));
+    let decay = decay(&steps(&forgetting, &delta.bias)?, &delta.log_rate)?;
+    let out = scanned(Scanned { x: &x, units: Some(&units), decay: &decay, beta: &beta, shape: &shape })?;
     let norm = GroupNorm {
         group: shape.value_dim,
         gamma: delta.norm.gamma.clone(),
         eps: spec.norm_eps,
         before_gate: true,
     };
-    gated_norm(&out, &AnyTensor::new(read.gates), Some(&norm))
+    gated_norm(&out, &gates, Some(&norm))
 }
 
 /// The rule over texts, each from nothing or from what the one that it continues left (`parents`, as in attention).

@@ -4,45 +4,32 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Tensor, TensorData};
-use burnish_ops::{AnyTensor, Documents, GroupNorm, Linear, LinearAttentionShape, OpsError, gated_norm};
+use burnish_ops::{
+    AnyTensor, Documents, GroupNorm, Linear, LinearAttentionShape, OpsError, gated_norm, split_columns, steps,
+};
 
 use crate::Spec;
 use crate::decoder::layers::{NormTensors, Ssd};
 use crate::decoder::queries_keys::cast;
-use crate::decoder::state_cache::{Scanned, StateCache, softplus};
+use crate::decoder::state_cache::{Scanned, StateCache, decay};
 use crate::spec::SsdSpec;
 
 type Tensors = Ssd<Linear, AnyTensor, NormTensors>;
 
-/// What the layer gives of each token.
-struct Read {
-    /// `[tokens, heads * head_dim]`.
-    gates: Tensor<2>,
-    /// Values, directions in and directions out, as the convolution reads them: `[tokens, channels]`.
-    convolved: Tensor<2>,
-    /// Of each head, before its softplus: `[tokens, heads]`.
-    steps: Tensor<2>,
-}
-
-impl Read {
-    fn new(x: &AnyTensor, sizes: &SsdSpec) -> Result<Self, OpsError> {
-        let x = x.rank::<2>()?;
-        let (width, state, heads) = (sizes.width(), sizes.groups * sizes.state, sizes.heads);
-        let x = if sizes.scales == [1.0; 5] {
-            x
-        } else {
-            let widths = [width, width, state, state, heads];
-            let all: Vec<f32> = sizes.scales.iter().zip(widths).flat_map(|(s, n)| vec![*s; n]).collect();
-            let data = TensorData::new(all, [1, sizes.reads()]);
-            x.clone() * Tensor::<2>::from_data(data, (&x.device(), x.dtype()))
-        };
-        let channels = sizes.channels();
-        Ok(Self {
-            gates: x.clone().narrow(1, 0, width),
-            convolved: x.clone().narrow(1, width, channels),
-            steps: x.narrow(1, width + channels, heads),
-        })
+/// What the layer gives of each token: gates `[tokens, heads * head_dim]`; values, directions in and directions out, as the convolution
+/// reads them; steps of each head, before their softplus.
+fn read(x: &AnyTensor, sizes: &SsdSpec) -> Result<[AnyTensor; 3], OpsError> {
+    let (width, state, heads) = (sizes.width(), sizes.groups * sizes.state, sizes.heads);
+    let mut x = x.clone();
+    if sizes.scales != [1.0; 5] {
+        let widths = [width, width, state, state, heads];
+        let all: Vec<f32> = sizes.scales.iter().zip(widths).flat_map(|(s, n)| vec![*s; n]).collect();
+        let data = TensorData::new(all, [1, sizes.reads()]);
+        let of = x.rank::<2>()?;
+        x = AnyTensor::new(of.clone() * Tensor::<2>::from_data(data, (&of.device(), of.dtype())));
     }
+    let all = split_columns(&x, &[width, sizes.channels(), heads])?;
+    Ok(all.try_into().expect("invariant: a piece for each width"))
 }
 
 /// Directions out are queries, those in keys, and values come first.
@@ -66,12 +53,9 @@ fn run(
     scanned: impl FnOnce(Scanned<'_>) -> Result<(AnyTensor, AnyTensor), OpsError>,
 ) -> Result<AnyTensor, OpsError> {
     let sizes = spec.ssd.expect("invariant: a block with a state space has its sizes");
-    let read = Read::new(x, &sizes)?;
-    let bias = cast(ssd.bias.rank::<1>()?, DType::F32);
-    let rate = cast(ssd.log_rate.rank::<1>()?, DType::F32).exp();
-    let steps = softplus(cast(read.steps, DType::F32) + bias.unsqueeze());
-    let decay = AnyTensor::new(-(steps.clone() * rate.unsqueeze()));
-    let (convolved, steps, shape) = (AnyTensor::new(read.convolved), AnyTensor::new(steps), shape(&sizes));
+    let [gates, convolved, by_head] = read(x, &sizes)?;
+    let steps = steps(&by_head, &ssd.bias)?;
+    let (decay, shape) = (decay(&steps, &ssd.log_rate)?, shape(&sizes));
     let (values, out) =
         scanned(Scanned { x: &convolved, units: None, decay: &decay, beta: &steps, shape: &shape })?;
     let values = values.rank::<2>()?.narrow(1, 0, sizes.width());
@@ -87,7 +71,7 @@ fn run(
         eps: spec.norm_eps,
         before_gate: sizes.norm_before_gate,
     });
-    gated_norm(&out, &AnyTensor::new(read.gates), norm.as_ref())
+    gated_norm(&out, &gates, norm.as_ref())
 }
 
 /// The scan over texts, each from nothing or from what the one that it continues left (`parents`, as in attention).

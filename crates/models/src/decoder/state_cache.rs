@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::DType;
 use burnish_ops::{
     AnyTensor, ConvCache, Documents, LinearAttentionShape, LinearAttentionStates, OpsError, UnitHeads,
     conv_heads, linear_attention,
 };
+
+use crate::decoder::queries_keys::cast;
 
 /// What is convolved and then walked.
 pub(crate) struct Scanned<'a> {
@@ -39,10 +41,10 @@ impl Scanned<'_> {
     }
 }
 
-/// `ln(1 + exp(x))`; beyond 20 the line that it comes near to, as torch has it.
-pub(crate) fn softplus(x: Tensor<2>) -> Tensor<2> {
-    let soft = x.clone().clamp_max(20.0).exp().log1p();
-    soft.mask_where(x.clone().greater_elem(20.0), x)
+/// The logarithm of what a token keeps of each head's state, by its steps `[tokens, heads]` and the logarithm of each head's rate.
+pub(crate) fn decay(steps: &AnyTensor, log_rate: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let rate = -cast(log_rate.rank::<1>()?, DType::F32).exp();
+    Ok(AnyTensor::new(steps.rank::<2>()? * rate.unsqueeze()))
 }
 
 /// What a convolution and the walk behind it remember of sequences being generated.

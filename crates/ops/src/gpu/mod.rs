@@ -52,7 +52,7 @@ use burnish_core::Dtype;
 use crate::{AnyTensor, OpsError, apply};
 
 /// The dtype of arithmetic outside products: f32, or f64 of what is f64.
-fn wide_dtype(t: &AnyTensor) -> DType {
+pub(crate) fn wide_dtype(t: &AnyTensor) -> DType {
     if t.dtype() == Some(Dtype::F64) { DType::F64 } else { DType::F32 }
 }
 
@@ -78,12 +78,12 @@ fn sum_rows(x: Tensor<2>, squares: bool) -> Tensor<1> {
     x.sum_dim(1).reshape([rows])
 }
 
-fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {
+pub(crate) fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {
     if t.dtype() == dtype { t } else { t.cast(dtype) }
 }
 
 /// A plain tensor in the dtype of arithmetic outside products.
-fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
+pub(crate) fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
     Ok(to(t.rank::<D>()?, wide_dtype(t)))
 }
 
@@ -93,7 +93,7 @@ fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 }
 
 /// The sum over rows, `[columns]`.
-fn over_rows(t: Tensor<2>) -> Tensor<1> {
+pub(crate) fn over_rows(t: Tensor<2>) -> Tensor<1> {
     #[cfg(feature = "cube")]
     if let Some(sums) = kernels::over_rows(&t) {
         return sums;

@@ -57,7 +57,7 @@ fn of_a_model(delta_rule: bool, [key_dim, value_dim]: [usize; 2]) -> Case {
         columns: [4 * value_dim + key_dim, 4 * value_dim, 0],
         ..shape(delta_rule)
     };
-    let texts = Documents::from_iter([0..70]);
+    let texts = std::iter::once(0..70).collect::<Documents>();
     let mut inputs = inputs(70, width);
     inputs[0].scale = 0.5 / (key_dim as f32).sqrt();
     itself(inputs, move |t| linear_attention(&t[0], &decay(&t[1])?, &t[2], &shape, &texts, &[]))

@@ -3,7 +3,6 @@
 use crate::Spec;
 use crate::spec::names::QkvNames;
 use crate::spec::{BlockSizes, Pairs, QkNorm};
-use burnish_core::LINEAR_ATTENTION_CHUNK as CHUNK;
 
 /// Bytes of an f32.
 const F32: u64 = 4;
@@ -43,23 +42,17 @@ impl Spec {
     pub fn activation_bytes(&self, tokens: usize, targets: usize, recompute: bool, tp_size: usize) -> u64 {
         let of = |elements: usize| tokens as u64 * elements as u64 * F32;
         let (h, heads) = (self.hidden, self.heads.div_ceil(tp_size));
-        // A convolution reads three streams, and keeps its own sums; a delta rule reads it all again by heads, with products of a
-        // chunk's tokens and the states between chunks.
+        // A convolution reads three streams, and keeps its own sums. Linear attention keeps its columns apart from the layer's and convolved,
+        // what it gives before and behind its gates, and numbers of each head; gradients are as wide.
+        let of_linear = |channels: usize, values: usize, heads: usize| 4 * channels + 5 * values + 10 * heads;
         let channels = self.conv.map_or(0, |_| 4 * h.div_ceil(tp_size));
         let of_delta = self.delta.map_or(0, |d| {
-            let (keys, values) = (d.value_heads * d.key_dim, d.value_heads * d.value_dim);
-            let states = d.key_dim * d.value_dim / CHUNK.min(tokens.max(1));
-            (12 * keys + 10 * values + d.value_heads * (6 * CHUNK.min(tokens.max(1)) + 4 * states))
-                .div_ceil(tp_size)
+            let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
+            of_linear(2 * keys + values, values, d.value_heads).div_ceil(tp_size)
         });
         let channels = channels.max(of_delta);
-        // A state space reads its layer's outputs, convolved, as values and directions, with products of a chunk's tokens and the
-        // states between chunks; every rank has it whole.
-        let chunk = CHUNK.min(tokens.max(1));
-        let of_ssd = self.ssd.map_or(0, |s| {
-            let states = s.state * s.width() / chunk;
-            s.reads() + 8 * s.channels() + 10 * s.width() + s.heads * (6 * chunk + 8) + 4 * states
-        });
+        // Every rank has a state space whole, with what passes by it.
+        let of_ssd = self.ssd.map_or(0, |s| of_linear(s.channels(), s.width(), s.heads) + 3 * s.width());
         // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
         let apart = self.layout.is_post() || self.residual_scale != 1.0;
         let branches = if apart { 4 * h } else { 0 };

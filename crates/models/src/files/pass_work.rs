@@ -2,13 +2,14 @@
 //! of [`burnish_ops::gpu::cost`].
 
 use burnish_core::{Compute, Dtype, ExpertGate, Parameter, Registry};
-use burnish_ops::gpu::cost::{self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize};
+use burnish_ops::gpu::cost::{
+    self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearAttentionSize, LinearSize,
+};
 
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Place};
 use crate::spec::{BlockSizes, Output, QkNorm};
 use crate::{ModelPlan, Parallel};
-use burnish_core::LINEAR_ATTENTION_CHUNK as CHUNK;
 
 /// What an operation is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -383,22 +384,32 @@ impl Walk<'_> {
         let BlockSizes { kv_heads, head_dim, .. } = spec.sizes(at);
         let bytes = block.qkv.first().map_or(4, |layer| self.bytes(layer));
         let (tokens, ranks) = (self.tokens, self.ranks);
-        // Of a state of `keys x values` elements a head: a token reads and writes it, and a chunk's tokens see each other.
-        let recurrence = |heads: u64, keys: u64, values: u64, reads: u64| {
-            let chunk = (CHUNK as u64).min(tokens.max(1));
-            let flops = tokens * heads * (6 * keys * values + 2 * chunk * (keys + values));
-            let width = tokens * reads;
-            Cost { flops, ..Cost::moving(8 * width, 8 * width, 20 * tokens.div_ceil(chunk)) }
+        let linear = LinearAttentionSize {
+            texts: self.texts.texts as u64,
+            tokens: self.texts.tokens as u64,
+            key_heads: 0,
+            heads: 0,
+            key_dim: 0,
+            value_dim: 0,
+            delta_rule: false,
+            bytes,
         };
         let mut found = Vec::new();
         if let Some(delta) = spec.delta_of(at) {
-            let heads = (delta.value_heads as u64).div_ceil(ranks);
-            let (keys, values) = (delta.key_dim as u64, delta.value_dim as u64);
-            found.push(recurrence(heads, keys, values, heads * (2 * keys + values)));
+            let of = LinearAttentionSize {
+                key_heads: (delta.key_heads as u64).div_ceil(ranks),
+                heads: (delta.value_heads as u64).div_ceil(ranks),
+                key_dim: delta.key_dim as u64,
+                value_dim: delta.value_dim as u64,
+                delta_rule: true,
+                ..linear
+            };
+            found.push([of.forward(), of.backward()]);
         } else if block.conv.is_some() {
             let width = (spec.hidden as u64).div_ceil(ranks);
             let taps = spec.conv.map_or(0, |conv| conv.taps as u64);
-            found.push(Cost::moving(4 * tokens * width * 3, 4 * tokens * width, 2 + taps));
+            let forward = Cost::moving(4 * tokens * width * 3, 4 * tokens * width, 2 + taps);
+            found.push([forward, forward * 2]);
         } else if !block.own.no_attention {
             let heads = (spec.heads as u64).div_ceil(ranks);
             let size = AttentionSize {
@@ -431,13 +442,19 @@ impl Walk<'_> {
             }
         }
         if let Some(ssd) = spec.ssd_of(at) {
-            let heads = ssd.heads as u64;
-            found.push(recurrence(heads, ssd.state as u64, ssd.head_dim as u64, ssd.reads() as u64));
+            let of = LinearAttentionSize {
+                key_heads: ssd.groups as u64,
+                heads: ssd.heads as u64,
+                key_dim: ssd.state as u64,
+                value_dim: ssd.head_dim as u64,
+                ..linear
+            };
+            found.push([of.forward(), of.backward()]);
         }
-        for forward in found {
+        for [forward, backward] in found {
             self.add(Operation::Recurrences, Phase::Forward, forward);
             if tracked && self.trains {
-                self.add(Operation::Recurrences, Phase::Backward, forward * 2);
+                self.add(Operation::Recurrences, Phase::Backward, backward);
             }
         }
     }

@@ -469,6 +469,104 @@ impl AttentionSize {
     }
 }
 
+/// Columns of values that a cube of linear attention has.
+const SLICE: u64 = 32;
+
+/// Kernels around those of linear attention, forward and backward: columns of the layer's output put apart and together, the numbers of
+/// heads, parameters in f32. As the interpreter's driver counts them.
+const AROUND_LINEAR_ATTENTION: [u64; 2] = [26, 28];
+
+/// Linear attention of texts that are alike, with the convolution before it and the gates behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearAttentionSize {
+    /// Texts beside each other.
+    pub texts: u64,
+    /// New tokens of each.
+    pub tokens: u64,
+    /// Heads of queries and keys.
+    pub key_heads: u64,
+    /// Heads of values.
+    pub heads: u64,
+    /// Elements of a query or key.
+    pub key_dim: u64,
+    /// Elements of a value.
+    pub value_dim: u64,
+    /// Whether a token learns only what the state does not say already.
+    pub delta_rule: bool,
+    /// Bytes of an element of what layers give and read.
+    pub bytes: u64,
+}
+
+impl LinearAttentionSize {
+    /// Tokens of chunks, those that only fill them up among them.
+    fn computed(&self) -> u64 {
+        let chunk = burnish_core::LINEAR_ATTENTION_CHUNK as u64;
+        self.texts * self.tokens.div_ceil(chunk) * chunk
+    }
+
+    /// Columns that are convolved.
+    fn channels(&self) -> u64 {
+        2 * self.key_heads * self.key_dim + self.heads * self.value_dim
+    }
+
+    /// Slices of values, and operations for each token and head: of a product of all pairs of a chunk over keys, of one over values, and of one
+    /// with a state.
+    fn products(&self) -> [u64; 4] {
+        let (slices, pairs) =
+            (self.value_dim.div_ceil(SLICE), 2 * burnish_core::LINEAR_ATTENTION_CHUNK as u64);
+        [slices, pairs * self.key_dim, pairs * slices * SLICE, 2 * self.key_dim * slices * SLICE]
+    }
+
+    /// A walk over the texts, with `keys` products of pairs over keys for each slice, `values` over values and `states` with states.
+    fn walk(&self, [keys, values, states]: [u64; 3]) -> Cost {
+        let [slices, over_keys, over_values, with_states] = self.products();
+        let tokens = self.texts * self.tokens;
+        let of_token = keys * slices * over_keys + values * over_values + states * with_states;
+        Cost {
+            flops: self.computed() * self.heads * of_token,
+            read: WIDE * tokens * self.heads * (2 * slices * self.key_dim + self.value_dim),
+            written: WIDE * tokens * self.heads * self.value_dim,
+            launches: 1,
+        }
+    }
+
+    /// The convolution, the walk and the gates.
+    #[must_use]
+    pub fn forward(&self) -> Cost {
+        let (tokens, rule) = (self.texts * self.tokens, u64::from(self.delta_rule));
+        let (channels, values) = (tokens * self.channels(), tokens * self.heads * self.value_dim);
+        let apart = Cost::moving(self.bytes * (channels + values), self.bytes * (channels + values), 0);
+        let convolved = Cost::moving(self.bytes * channels, WIDE * channels, 1);
+        let gated = Cost::moving((WIDE + self.bytes) * values, self.bytes * values, 1);
+        let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[0]);
+        apart + convolved + self.walk([1 + rule, 1, 2 + rule]) + gated + around
+    }
+
+    /// The walk again for its states, and back for their gradients; then all chunks at once.
+    #[must_use]
+    pub fn backward(&self) -> Cost {
+        let (tokens, rule) = (self.texts * self.tokens, u64::from(self.delta_rule));
+        let (channels, values) = (tokens * self.channels(), tokens * self.heads * self.value_dim);
+        let [_, over_keys, over_values, with_states] = self.products();
+        let chunks = self.computed() / burnish_core::LINEAR_ATTENTION_CHUNK as u64;
+        let states = WIDE * chunks * self.heads * self.key_dim * self.value_dim;
+        let again = self.walk([rule, 0, 1 + rule]) + Cost::moving(0, states, 0);
+        let back = self.walk([1 + rule, 1, 2 + rule]) + Cost::moving(WIDE * values, states, 0);
+        let of_token = (3 + 2 * rule) * over_keys + (1 + rule) * over_values + (2 + rule) * with_states;
+        let of_chunks = Cost {
+            flops: self.computed() * self.heads * of_token,
+            read: 2 * states + WIDE * (channels + 4 * values),
+            written: WIDE * channels,
+            launches: 1,
+        };
+        let gated = Cost::moving((WIDE + 2 * self.bytes) * values, (WIDE + self.bytes) * values, 1);
+        let convolved = Cost::moving((self.bytes + 2 * WIDE) * channels, (WIDE + self.bytes) * channels, 2);
+        let together = Cost::moving(self.bytes * (channels + values), self.bytes * (channels + values), 0);
+        let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[1]);
+        again + back + of_chunks + gated + convolved + together + around
+    }
+}
+
 /// The head over `targets` tokens: the layer, whose bytes are those of its products, chunk by chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadSize {

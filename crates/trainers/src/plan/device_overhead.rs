@@ -1,6 +1,6 @@
 //! Memory of a GPU beside counted tensors: context, kernels, the allocator's slack.
 
-use burnish_core::{FLASH_HEAD, Parameter, Registry, Role};
+use burnish_core::{FLASH_HEAD, LINEAR_ATTENTION_CHUNK, Parameter, Registry, Role};
 use burnish_models::Spec;
 use burnish_ops::gpu::cost::{self, HeadSize, LinearSize};
 
@@ -9,8 +9,8 @@ use burnish_ops::gpu::cost::{self, HeadSize, LinearSize};
 pub struct DeviceOverhead {
     /// The driver's context and the compiled kernels, once for each process.
     pub context: u64,
-    /// Of the head, a chunk of logits; of attention, the gradients of queries, keys and values; of
-    /// weights in fewer bits those that are widened at once.
+    /// Of the head, a chunk of logits; of attention, the gradients of queries, keys and values; of linear attention the states of chunks
+    /// and their gradients; of weights in fewer bits those that are widened at once.
     pub workspace: u64,
 }
 
@@ -36,7 +36,14 @@ impl DeviceOverhead {
             // Scores, probabilities and their gradient, f32.
             3 * 4 * heads * QUERIES.min(row) * row
         };
-        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64).max(at_once) }
+        let chunks = tokens.div_ceil(LINEAR_ATTENTION_CHUNK) + texts;
+        let linear = |heads: usize, key_dim: usize, value_dim: usize| {
+            2 * 4 * heads * value_dim * (key_dim * chunks + tokens)
+        };
+        let delta = spec.delta.map_or(0, |d| linear(of_ranks(d.value_heads), d.key_dim, d.value_dim));
+        let ssd = spec.ssd.map_or(0, |s| linear(s.heads, s.state, s.head_dim));
+        let most = [attention, delta, ssd].into_iter().max().unwrap_or(0) as u64;
+        Self { context: CONTEXT, workspace: LOGITS.max(most).max(at_once) }
     }
 
     /// All of it beside `held` bytes of tensors.

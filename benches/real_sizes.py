@@ -43,6 +43,14 @@ SHAPES = {
                        intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
                        head_dim=128, vocab_size=151_936, rope_theta=1e6, rms_norm_eps=1e-6,
                        max_position_embeddings=40_960, attention_bias=False),
+    # The text part, three gated delta rules before each attention.
+    "qwen3.5-0.8b": dict(model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], hidden_size=1024,
+                         intermediate_size=3584, num_hidden_layers=24, num_attention_heads=8, num_key_value_heads=2,
+                         head_dim=256, linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
+                         linear_value_head_dim=128, linear_conv_kernel_dim=4, vocab_size=248_320, rms_norm_eps=1e-6,
+                         layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 6, attention_bias=False,
+                         rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+                         max_position_embeddings=262_144),
     "llama-3.2-1b": dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=2048,
                          intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
                          num_key_value_heads=8, head_dim=64, vocab_size=128_256, rope_theta=5e5, rms_norm_eps=1e-5,
@@ -64,11 +72,24 @@ def tensors(shape):
     yield "model.embed_tokens.weight", (shape["vocab_size"], h)
     for i in range(shape["num_hidden_layers"]):
         layer = f"model.layers.{i}."
-        for name, size in dict(q_proj=(q, h), k_proj=(kv, h), v_proj=(kv, h), o_proj=(h, q)).items():
-            yield f"{layer}self_attn.{name}.weight", size
-        if shape["model_type"] == "qwen3":
-            yield f"{layer}self_attn.q_norm.weight", (d,)
-            yield f"{layer}self_attn.k_norm.weight", (d,)
+        if shape.get("layer_types", [""] * (i + 1))[i] == "linear_attention":
+            heads, values = shape["linear_num_value_heads"], shape["linear_num_value_heads"] * shape["linear_value_head_dim"]
+            channels = 2 * shape["linear_num_key_heads"] * shape["linear_key_head_dim"] + values
+            for name, size in dict(in_proj_qkv=(channels, h), in_proj_z=(values, h), in_proj_a=(heads, h),
+                                   in_proj_b=(heads, h), out_proj=(h, values),
+                                   conv1d=(channels, 1, shape["linear_conv_kernel_dim"]),
+                                   norm=(shape["linear_value_head_dim"],)).items():
+                yield f"{layer}linear_attn.{name}.weight", size
+            yield f"{layer}linear_attn.A_log", (heads,)
+            yield f"{layer}linear_attn.dt_bias", (heads,)
+        else:
+            # Qwen3.5's queries bring gates.
+            gated = 2 if shape["model_type"] == "qwen3_5_text" else 1
+            for name, size in dict(q_proj=(gated * q, h), k_proj=(kv, h), v_proj=(kv, h), o_proj=(h, q)).items():
+                yield f"{layer}self_attn.{name}.weight", size
+            if shape["model_type"] in ("qwen3", "qwen3_5_text"):
+                yield f"{layer}self_attn.q_norm.weight", (d,)
+                yield f"{layer}self_attn.k_norm.weight", (d,)
         for name, size in dict(gate_proj=(inter, h), up_proj=(inter, h), down_proj=(h, inter)).items():
             yield f"{layer}mlp.{name}.weight", size
         yield f"{layer}input_layernorm.weight", (h,)
@@ -125,20 +146,20 @@ def build(scratch, name):
     return folder
 
 
-def write_data(path, tokens):
-    """Enough of the repository's documentation, over and over, for so many tokens."""
+def write_data(path, tokens, row):
+    """Enough of the repository's documentation, over and over, for so many tokens, in rows of so many characters."""
     text = "\n\n".join(page.read_text() for page in sorted((REPOSITORY / "docs").glob("*.md")))
-    rows = [text[i:i + 4000] for i in range(0, len(text), 4000)]
+    rows = [text[i:i + row] for i in range(0, len(text) - row, row)]
     # No tokenizer makes fewer than a token of ten of these characters.
-    needed = 10 * tokens // 4000 + 2
+    needed = 10 * tokens // row + 2
     path.write_text("".join(json.dumps({"text": rows[i % len(rows)]}) + "\n" for i in range(needed)))
 
 
-def write_options(path, model, data, output, job, steps, precision):
+def write_options(path, model, data, output, job, steps, precision, packed):
     batch, sequence = job
     path.write_text(json.dumps({
         "model_name_or_path": str(model), "dataset_name": str(data), "output_dir": str(output), "dtype": "bfloat16",
-        "max_length": sequence, "packing": True, "packing_strategy": "wrapped",
+        "max_length": sequence, "packing": packed, "packing_strategy": "wrapped",
         "per_device_train_batch_size": batch, "gradient_checkpointing": True, "learning_rate": 1e-4,
         "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "bf16": precision.endswith("bf16"), "use_cpu": True,
         "train_sampling_strategy": "sequential", "seed": 42, "use_peft": True, "lora_r": RANK, "lora_alpha": 32,
@@ -151,14 +172,25 @@ def operations(shape, job):
     batch, sequence = job
     tokens, h, d = batch * sequence, shape["hidden_size"], shape["head_dim"]
     q, kv, inter = shape["num_attention_heads"] * d, shape["num_key_value_heads"] * d, shape["intermediate_size"]
-    layers = [(h, q), (h, kv), (h, kv), (q, h), (h, inter), (h, inter), (inter, h)]
-    base = sum(a * b for a, b in layers)
-    low = sum(RANK * (a + b) for a, b in layers)
+    gated = 2 if shape["model_type"] == "qwen3_5_text" else 1
+    attention = [(h, gated * q), (h, kv), (h, kv), (q, h)]
     pairs = batch * sequence * (sequence + 1) // 2
-    # Forward, once more but for the last product, which nobody reads then, and backward: of the base the input's gradient
-    # alone, of adapters their own too.
-    block = 2 * tokens * (3 * base - inter * h + 4 * low) + 2 * pairs * q * (2 + 2 + 5)
-    return shape["num_hidden_layers"] * block + 4 * tokens * h * shape["vocab_size"]
+    total = 4 * tokens * h * shape["vocab_size"]
+    for kind in shape.get("layer_types", ["full_attention"] * shape["num_hidden_layers"]):
+        mixer, seen = attention, 2 * pairs * q * (2 + 2 + 5)
+        if kind == "linear_attention":
+            heads, key, value = (shape[f"linear_{of}"] for of in ("num_value_heads", "key_head_dim", "value_head_dim"))
+            mixer = [(h, 2 * shape["linear_num_key_heads"] * key + heads * value), (h, heads * value), (h, heads),
+                     (h, heads), (heads * value, h)]
+            # A state is read, corrected and read again, forward and once more; backward has twice that and the state again.
+            seen = 2 * tokens * heads * key * value * (3 + 3 + 8)
+        layers = [*mixer, (h, inter), (h, inter), (inter, h)]
+        base = sum(a * b for a, b in layers)
+        low = sum(RANK * (a + b) for a, b in layers)
+        # Forward, once more but for the last product, which nobody reads then, and backward: of the base the input's gradient
+        # alone, of adapters their own too.
+        total += 2 * tokens * (3 * base - inter * h + 4 * low) + seen
+    return total
 
 
 # ---- the program -------------------------------------------------------------------------------------
@@ -202,15 +234,18 @@ def main():
             model = build(scratch, name)
             for job in jobs:
                 tokens = job[0] * job[1]
-                data = scratch / f"data-{tokens * options.steps}.jsonl"
+                # TRL packs no rows of linear attention without its CUDA kernels: a row is a text, cut off at its length.
+                packed = "layer_types" not in SHAPES[name]
+                row = 4000 if packed else 10 * job[1]
+                data = scratch / f"data-{tokens * options.steps}-{row}.jsonl"
                 if not data.exists():
-                    write_data(data, tokens * options.steps)
+                    write_data(data, tokens * options.steps, row)
                 for program, command in programs.items():
                     for precision in options.precision.split(","):
                         output = scratch / f"out-{program}"
                         shutil.rmtree(output, ignore_errors=True)
                         config = scratch / f"{output.name}.yaml"
-                        write_options(config, model, data, output, job, options.steps, precision)
+                        write_options(config, model, data, output, job, options.steps, precision, packed)
                         result = run([*command, "--config", str(config)], output, scratch / f"{output.name}.log",
                                      environment)
                         times = [when for when, _ in result["seen"]]

@@ -34,6 +34,7 @@ mod flash;
 mod gate;
 mod gated_norm;
 mod gemm;
+mod head_weights;
 mod heads;
 mod linear_attention;
 mod logits;
@@ -67,6 +68,7 @@ pub use gated_norm::{GatedNormGrad, gated_norm, gated_norm_backward};
 pub use gemm::{
     AdapterGradients, AdapterSize, Adapters, Add, Finish, GROUP_ROWS, Gemm, Groups, Matrices, More, Product,
 };
+pub use head_weights::{HeadSteps, HeadStepsGrad, head_weights, head_weights_backward};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use linear_attention::{
     LinearAttention, LinearAttentionGradients, LinearAttentionOperands, LinearAttentionPlan,

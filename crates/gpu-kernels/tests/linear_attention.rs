@@ -177,8 +177,7 @@ fn linear_attention_and_its_gradients_are_those_of_the_recurrence() {
         let plan = kernel.plan(&case.texts, &case.parents, case.tokens);
         let operands = LinearAttentionOperands {
             qkv: upload(&client, F32, &case.qkv),
-            decay: upload(&client, F32, &case.decay),
-            beta: upload(&client, F32, &case.beta),
+            weights: upload(&client, F32, &[&case.decay[..], &case.beta].concat()),
             words: upload_integers(&client, plan.words()),
         };
         let dy = numbers(F32, case.tokens * case.shape.heads * case.shape.value_dim, 11);
@@ -186,9 +185,11 @@ fn linear_attention_and_its_gradients_are_those_of_the_recurrence() {
         let got = download(&client, &kernel.forward(&client, &plan, &operands));
         close(&format!("{name}: y"), &got, &want.y, 2e-5);
         let got = kernel.backward(&client, &plan, &operands, &upload(&client, F32, &dy));
-        close(&format!("{name}: beta"), &download(&client, &got.beta), &want.beta, 1e-4);
         close(&format!("{name}: qkv"), &download(&client, &got.qkv), &want.qkv, 1e-4);
-        close(&format!("{name}: decay"), &download(&client, &got.decay), &want.decay, 2e-4);
+        let weights = download(&client, &got.weights);
+        let (decay, beta) = weights.split_at(weights.len() / 2);
+        close(&format!("{name}: decay"), decay, &want.decay, 2e-4);
+        close(&format!("{name}: beta"), beta, &want.beta, 1e-4);
     }
 }
 
@@ -204,8 +205,7 @@ fn held_states_go_on() {
         let states = upload(&client, F32, &before);
         let operands = LinearAttentionOperands {
             qkv: upload(&client, F32, &case.qkv),
-            decay: upload(&client, F32, &case.decay),
-            beta: upload(&client, F32, &case.beta),
+            weights: upload(&client, F32, &[&case.decay[..], &case.beta].concat()),
             words: upload_integers(&client, plan.words()),
         };
         let want = case.naive(&vec![0.0; 38 * 2 * 12], Some(&before));

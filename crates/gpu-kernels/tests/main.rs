@@ -11,6 +11,7 @@ mod flash;
 mod gate;
 mod gated_norm;
 mod gemm;
+mod head_weights;
 mod heads;
 mod linear_attention;
 mod logits;

@@ -1,7 +1,9 @@
 //! What linear attention reads: a causal depthwise convolution, SiLU, and the first heads of unit length.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use burn::tensor::{Int, Tensor};
 
 use crate::dispatch::dispatch;
 use crate::short_conv::{check_documents, earlier};
@@ -28,20 +30,11 @@ pub(crate) struct ConvRows {
     pub(crate) rows: Vec<Vec<i32>>,
     /// How many there are to read.
     pub(crate) of: usize,
+    /// What sequences that go on hold of them.
+    behind: OnceLock<Tensor<1, Int>>,
     /// The same where a device has them.
     #[cfg(feature = "cube")]
     pub(crate) on_device: crate::gpu::DeviceRows,
-}
-
-impl ConvRows {
-    pub(crate) fn new(rows: Vec<Vec<i32>>, of: usize) -> Arc<Self> {
-        Arc::new(Self {
-            rows,
-            of,
-            #[cfg(feature = "cube")]
-            on_device: Default::default(),
-        })
-    }
 }
 
 /// Those of the documents of a row, one for all layers that convolve them alike.
@@ -51,26 +44,32 @@ pub(crate) struct ConvPlans(Arc<Mutex<Vec<Kept>>>);
 #[derive(Debug)]
 struct Kept {
     taps: usize,
-    parents: Vec<Option<usize>>,
+    /// Of sequences whose last rows are held, none.
+    parents: Option<Vec<Option<usize>>>,
     rows: Arc<ConvRows>,
 }
 
 impl ConvPlans {
+    /// The rows for a kernel of `taps` over `of` rows, which `make` finds for each tap back where there are none yet.
     fn of(
         &self,
-        (tokens, taps): (usize, usize),
-        documents: &[Range<usize>],
-        parents: &[Option<usize>],
+        (of, taps): (usize, usize),
+        parents: Option<&[Option<usize>]>,
+        make: impl FnMut(usize) -> Vec<i32>,
     ) -> Arc<ConvRows> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |kept: &&Kept| (kept.taps, kept.rows.of, &kept.parents[..]) == (taps, tokens, parents);
+        let fits = |kept: &&Kept| (kept.taps, kept.rows.of, kept.parents.as_deref()) == (taps, of, parents);
         if let Some(kept) = all.iter().find(fits) {
             return kept.rows.clone();
         }
-        let none = |row: i32| if row < tokens as i32 { row } else { -1 };
-        let back = |back: usize| earlier(tokens, documents, parents, back).into_iter().map(none).collect();
-        let rows = ConvRows::new((0..taps).rev().map(back).collect(), tokens);
-        all.push(Kept { taps, parents: parents.to_vec(), rows: rows.clone() });
+        let rows = Arc::new(ConvRows {
+            rows: (0..taps).rev().map(make).collect(),
+            of,
+            behind: OnceLock::new(),
+            #[cfg(feature = "cube")]
+            on_device: Default::default(),
+        });
+        all.push(Kept { taps, parents: parents.map(<[_]>::to_vec), rows: rows.clone() });
         rows
     }
 }
@@ -118,7 +117,11 @@ pub fn conv_heads(
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
     let (tokens, taps) = check(x, (kernel, bias), units, documents)?;
-    over(x, (kernel, bias), units, documents.convolved.of((tokens, taps), documents, parents))
+    let none = |row: i32| if row < tokens as i32 { row } else { -1 };
+    let rows = documents.convolved.of((tokens, taps), Some(parents), |back| {
+        earlier(tokens, documents, parents, back).into_iter().map(none).collect()
+    });
+    over(x, (kernel, bias), units, rows)
 }
 
 fn over(
@@ -141,13 +144,14 @@ impl ConvCache {
         kernel: &AnyTensor,
         bias: Option<&AnyTensor>,
         units: Option<&UnitHeads>,
-        documents: &[Range<usize>],
+        documents: &Documents,
     ) -> Result<AnyTensor, OpsError> {
         let (tokens, taps) = check(x, (kernel, bias), units, documents)?;
         let all = self.behind_held(x.plain().rank::<2>()?, documents, taps)?;
-        let rows = (0..taps).rev().map(|back| self.earlier(tokens, documents, back)).collect();
-        let rows = ConvRows::new(rows, all.dims()[0]);
-        self.keep(&all, documents);
+        let of = (all.dims()[0], taps);
+        let rows = documents.convolved.of(of, None, |back| self.earlier(tokens, documents, back));
+        let behind = rows.behind.get_or_init(|| self.last_rows(documents, &all.device()));
+        self.keep(&all, behind.clone());
         let (kernel, bias) = (kernel.plain(), bias.map(AnyTensor::plain));
         over(&AnyTensor::new(all), (&kernel, bias.as_ref()), units, rows)
     }

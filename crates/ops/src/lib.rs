@@ -60,6 +60,7 @@ mod gated_norm;
 #[doc(hidden)]
 pub mod gpu;
 mod head;
+mod head_weights;
 mod held;
 mod joined;
 mod kept;
@@ -83,7 +84,6 @@ mod short_conv;
 mod split_columns;
 #[cfg(feature = "cube")]
 mod step_memory;
-mod steps;
 mod tensor;
 mod xielu;
 
@@ -110,6 +110,7 @@ pub use head::{
     AcrossVocab, Coefficient, HeadOptions, LaterStats, TokenStats, VocabShard, head_log_probs, head_logits,
     head_loss, head_nll,
 };
+pub use head_weights::{HeadSteps, head_weights};
 pub use held::held;
 pub use joined::{all_joined, joined};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
@@ -127,7 +128,6 @@ pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
 #[cfg(feature = "cube")]
 pub use step_memory::StepMemory;
-pub use steps::steps;
 pub use tensor::{AnyTensor, host_device, on_host};
 
 #[cfg(feature = "cube")]

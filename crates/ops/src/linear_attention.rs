@@ -36,7 +36,7 @@ impl LinearAttentionShape {
     }
 
     /// Tokens.
-    fn check(&self, qkv: &AnyTensor, of_heads: [(&'static str, &AnyTensor); 2]) -> Result<usize, OpsError> {
+    fn check(&self, qkv: &AnyTensor, weights: &AnyTensor) -> Result<usize, OpsError> {
         let [tokens, width] = crate::check::matrix(qkv)?;
         let wrong =
             |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op: OP, what, got, expected };
@@ -50,10 +50,8 @@ impl LinearAttentionShape {
         if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
             return Err(wrong("heads", vec![self.heads], vec![self.key_heads]));
         }
-        for (what, numbers) in of_heads {
-            if numbers.shape() != [tokens, self.heads] {
-                return Err(wrong(what, numbers.shape(), vec![tokens, self.heads]));
-            }
+        if weights.shape() != [2, tokens * self.heads] {
+            return Err(wrong("weights", weights.shape(), vec![2, tokens * self.heads]));
         }
         Ok(tokens)
     }
@@ -76,22 +74,21 @@ fn check_texts(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize)
 /// own).
 ///
 /// # Shapes
-/// - qkv: `[tokens, _]`, decay (a logarithm, at most 0) and beta: `[tokens, heads]`
+/// - qkv: `[tokens, _]`; weights: `[2, tokens * heads]`, decay (a logarithm, at most 0) and beta of each token's heads
 /// - output: `[tokens, heads * value_dim]`, f32; rows outside every text are zeros
 ///
 /// # Errors
 /// If shapes do not fit, or a text lies outside the rows or continues one that comes later.
 pub fn linear_attention(
     qkv: &AnyTensor,
-    decay: &AnyTensor,
-    beta: &AnyTensor,
+    weights: &AnyTensor,
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
-    let tokens = shape.check(qkv, [("decay", decay), ("beta", beta)])?;
+    let tokens = shape.check(qkv, weights)?;
     check_texts(texts, parents, tokens)?;
-    dispatch!([qkv, decay, beta] => linear_attention::linear_attention([qkv, decay, beta], shape, texts, parents))
+    dispatch!([qkv, weights] => linear_attention::linear_attention([qkv, weights], shape, texts, parents))
 }
 
 /// The states of sequences being generated.
@@ -179,31 +176,30 @@ impl LinearAttentionStates {
     pub fn run(
         &mut self,
         qkv: &AnyTensor,
-        decay: &AnyTensor,
-        beta: &AnyTensor,
+        weights: &AnyTensor,
         shape: &LinearAttentionShape,
-        texts: &[Range<usize>],
+        texts: &Documents,
     ) -> Result<AnyTensor, OpsError> {
-        let tokens = shape.check(qkv, [("decay", decay), ("beta", beta)])?;
+        let tokens = shape.check(qkv, weights)?;
         check_texts(texts, &[], tokens)?;
         if texts.len() != self.sequences {
             let (got, expected) = (vec![texts.len()], vec![self.sequences]);
             return Err(OpsError::Shape { op: OP, what: "texts", got, expected });
         }
-        let [qkv, decay, beta] = [qkv, decay, beta].map(AnyTensor::plain);
+        let [qkv, weights] = [qkv, weights].map(AnyTensor::plain);
         let states = self.states.take().unwrap_or_else(|| {
             let size = [self.sequences, shape.state()];
             AnyTensor::new(Tensor::<2>::zeros(size, (&qkv.device(), DType::F32)))
         });
-        let (y, states) = Self::stepped([&qkv, &decay, &beta], shape, texts, states)?;
+        let (y, states) = Self::stepped([&qkv, &weights], shape, texts, states)?;
         self.states = Some(states);
         Ok(y)
     }
 
     fn stepped(
-        inputs: [&AnyTensor; 3],
+        inputs: [&AnyTensor; 2],
         shape: &LinearAttentionShape,
-        texts: &[Range<usize>],
+        texts: &Documents,
         states: AnyTensor,
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
         dispatch!(inputs => linear_attention::stepped(inputs, shape, texts, states))

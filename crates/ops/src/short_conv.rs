@@ -277,7 +277,8 @@ impl ConvCache {
         if let Some(bias) = bias {
             out = out + to(bias.plain().rank::<1>()?, wide).unsqueeze();
         }
-        self.keep(&rows, documents);
+        let last = self.last_rows(documents, &rows.device());
+        self.keep(&rows, last);
         Ok(AnyTensor::new(to(c * out, dtype)))
     }
 
@@ -318,15 +319,20 @@ impl ConvCache {
         rows
     }
 
-    /// Keeps what the next tokens read of `rows`.
-    pub(crate) fn keep(&mut self, rows: &Tensor<2>, documents: &[Range<usize>]) {
-        let mut kept = Vec::with_capacity(self.sequences * self.before);
+    /// The rows that the tokens behind `documents` read.
+    pub(crate) fn last_rows(&self, documents: &[Range<usize>], device: &Device) -> Tensor<1, Int> {
+        let mut last = Vec::with_capacity(self.sequences * self.before);
         for (sequence, document) in documents.iter().enumerate() {
-            kept.extend(
+            last.extend(
                 (1..=self.before).rev().map(|back| self.row(sequence, back, document, document.len())),
             );
         }
-        self.rows = Some(shifted(rows, &kept));
+        index(&last, device)
+    }
+
+    /// Keeps what the next tokens read of `rows`.
+    pub(crate) fn keep(&mut self, rows: &Tensor<2>, last: Tensor<1, Int>) {
+        self.rows = Some(rows.clone().select(0, last));
     }
 }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::Tensor;
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, GroupNorm, LinearAttentionShape, LinearAttentionStates, UnitHeads,
-    conv_heads, gated_norm, linear_attention, split_columns, steps,
+    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, LinearAttentionStates,
+    UnitHeads, conv_heads, gated_norm, head_weights, linear_attention, split_columns,
 };
 
 use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
@@ -30,10 +30,12 @@ const LAYOUTS: [Layout; 3] = [
     (&[0..4, 4..6, 6..9, 9..10], &[None, Some(0), Some(0), Some(2)]),
 ];
 
-/// Not above zero.
-fn decay(x: &AnyTensor) -> AnyTensor {
-    let x: Tensor<2> = x.rank().unwrap();
-    AnyTensor::new(-(x.clone() * x))
+/// What heads keep, which is not above zero, and learn.
+fn weights(decay: &AnyTensor, beta: &AnyTensor) -> AnyTensor {
+    let [decay, beta]: [Tensor<2>; 2] = [decay, beta].map(|x| x.rank().unwrap());
+    let n = decay.shape().num_elements();
+    let decay = -(decay.clone() * decay);
+    AnyTensor::new(Tensor::cat(vec![decay.reshape([1, n]), beta.reshape([1, n])], 0))
 }
 
 #[test]
@@ -42,7 +44,7 @@ fn linear_attention_differentiates_within_texts() {
         for delta in [true, false] {
             let (own, ties) = (Documents::from(texts.to_vec()), parents.to_vec());
             let run = move |_: Body, t: &[AnyTensor]| {
-                linear_attention(&t[0], &decay(&t[1]), &t[2], &shape(delta), &own, &ties)
+                linear_attention(&t[0], &weights(&t[1], &t[2]), &shape(delta), &own, &ties)
             };
             let inputs = vec![
                 Input::new("qkv", &[10, 29], 0.5),
@@ -62,7 +64,7 @@ fn long_texts_agree() {
     let shape = LinearAttentionShape { columns: [0, 32, 64], key_dim: 16, value_dim: 8, ..shape(true) };
     let texts = Documents::from(vec![0..130, 131..200]);
     let run = move |_: Body, t: &[AnyTensor]| {
-        linear_attention(&t[0], &decay(&t[1]), &t[2], &shape, &texts, &[None, Some(0)])
+        linear_attention(&t[0], &weights(&t[1], &t[2]), &shape, &texts, &[None, Some(0)])
     };
     let inputs = vec![
         Input::new("qkv", &[200, 96], 0.25),
@@ -74,20 +76,16 @@ fn long_texts_agree() {
 
 #[test]
 fn wrong_shapes_are_errors() {
-    let (qkv, of_heads) = (tensor("qkv", &[5, 29]), tensor("x", &[5, 4]));
+    let (qkv, of_heads) = (tensor("qkv", &[5, 29]), tensor("x", &[2, 20]));
     let texts = Documents::from(vec![0..5]);
-    let run = |qkv: &AnyTensor,
-               decay: &AnyTensor,
-               beta: &AnyTensor,
-               texts: &Documents,
-               parents: &[Option<usize>]| {
-        linear_attention(qkv, decay, beta, &shape(true), texts, parents).map(|_| ())
+    let run = |qkv: &AnyTensor, weights: &AnyTensor, texts: &Documents, parents: &[Option<usize>]| {
+        linear_attention(qkv, weights, &shape(true), texts, parents).map(|_| ())
     };
-    assert!(run(&qkv, &of_heads, &of_heads, &texts, &[]).is_ok());
-    assert!(run(&tensor("qkv", &[5, 27]), &of_heads, &of_heads, &texts, &[]).is_err());
-    assert!(run(&qkv, &tensor("x", &[5, 2]), &of_heads, &texts, &[]).is_err());
-    assert!(run(&qkv, &of_heads, &of_heads, &Documents::from(vec![0..6]), &[]).is_err());
-    assert!(run(&qkv, &of_heads, &of_heads, &texts, &[Some(0)]).is_err());
+    assert!(run(&qkv, &of_heads, &texts, &[]).is_ok());
+    assert!(run(&tensor("qkv", &[5, 27]), &of_heads, &texts, &[]).is_err());
+    assert!(run(&qkv, &tensor("x", &[2, 18]), &texts, &[]).is_err());
+    assert!(run(&qkv, &of_heads, &Documents::from(vec![0..6, 0..1]), &[]).is_err());
+    assert!(run(&qkv, &of_heads, &texts, &[Some(0)]).is_err());
 }
 
 fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {
@@ -101,21 +99,21 @@ fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {
 fn sequences_go_on_from_their_states() {
     let cast = |x: AnyTensor| x.cast(burn::tensor::FloatDType::F32);
     let (x, kernel) = (tensor("x", &[11, 29]), tensor("kernel", &[29, 1, 3]));
-    let (decay, beta) = (decay(&tensor("decay", &[11, 4])), tensor("beta", &[11, 4]));
-    let [x, kernel, decay, beta] = [x, kernel, decay, beta].map(cast);
+    let [x, kernel, decay, beta] = [x, kernel, tensor("decay", &[11, 4]), tensor("beta", &[11, 4])].map(cast);
     let units = UnitHeads { count: 2, head_dim: 6, scales: [0.5, 2.0], eps: 1e-3 };
     for delta in [true, false] {
         let whole = Documents::from(vec![0..7, 7..11]);
         let qkv = conv_heads(&x, &kernel, None, Some(&units), &whole, &[]).unwrap();
-        let want = to_f64(&linear_attention(&qkv, &decay, &beta, &shape(delta), &whole, &[]).unwrap());
+        let want =
+            to_f64(&linear_attention(&qkv, &weights(&decay, &beta), &shape(delta), &whole, &[]).unwrap());
         let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
         let mut found = [Vec::<f64>::new(), Vec::new()];
         for step in [[0..4, 7..8], [4..5, 8..9], [5..5, 9..11], [5..7, 11..11]] {
             let lengths = [step[0].len(), step[1].len()];
-            let documents = [0..lengths[0], lengths[0]..lengths[0] + lengths[1]];
+            let documents = Documents::from(vec![0..lengths[0], lengths[0]..lengths[0] + lengths[1]]);
             let of = |x: &AnyTensor| rows(x, &step);
             let qkv = convolved.run_heads(&of(&x), &kernel, None, Some(&units), &documents).unwrap();
-            let y = states.run(&qkv, &of(&decay), &of(&beta), &shape(delta), &documents).unwrap();
+            let y = states.run(&qkv, &weights(&of(&decay), &of(&beta)), &shape(delta), &documents).unwrap();
             let y = to_f64(&y);
             found[0].extend(&y[..12 * lengths[0]]);
             found[1].extend(&y[12 * lengths[0]..]);
@@ -128,7 +126,8 @@ fn sequences_go_on_from_their_states() {
         assert_eq!(states.bytes(), 2 * 4 * 4 * 4 * 3);
         assert_close(&found.concat(), &want, 1e-5, "piece by piece");
         assert!(states.reorder(&[2]).is_err());
-        assert!(states.run(&x, &decay, &beta, &shape(delta), &[0..11]).is_err());
+        let all = weights(&decay, &beta);
+        assert!(states.run(&x, &all, &shape(delta), &std::iter::once(0..11).collect()).is_err());
     }
 }
 
@@ -155,19 +154,41 @@ fn convolved_heads_differentiate() {
     assert!(conv_heads(&x, &kernel, None, None, &Documents::from(vec![0..5]), &[]).is_err());
 }
 
-/// Pieces of columns, of which one is read twice and one by nobody, and steps.
+/// Pieces of columns, of which one is read twice and one by nobody.
 #[test]
-fn split_columns_and_steps_differentiate() {
+fn split_columns_differentiate() {
     let run = |_: Body, t: &[AnyTensor]| {
         let [a, b, _]: [AnyTensor; 3] = split_columns(&t[0], &[3, 4, 2])?.try_into().unwrap();
-        let (a, b): (Tensor<2>, Tensor<2>) = (a.rank()?, steps(&b, &t[1])?.rank()?);
+        let (a, b): (Tensor<2>, Tensor<2>) = (a.rank()?, b.rank()?);
         Ok(AnyTensor::new(Tensor::cat(vec![a.clone() * a, b], 1)))
     };
-    let inputs = vec![Input::new("x", &[5, 9], 1.0), Input::new("bias", &[4], 1.0)];
-    let case = Case { name: "split columns".into(), inputs, run: Box::new(run) };
+    let case = Case { name: "split".into(), inputs: vec![Input::new("x", &[5, 9], 1.0)], run: Box::new(run) };
     case.differentiates();
     case.agrees();
     assert!(split_columns(&tensor("x", &[5, 9]), &[3, 5]).is_err());
+}
+
+#[test]
+fn weights_of_heads_differentiate() {
+    for learns in [true, false] {
+        let run = |_: Body, t: &[AnyTensor]| {
+            let (steps, learning) = (t[0].clone(), t.get(3).cloned());
+            head_weights(&HeadSteps { steps, learning, bias: t[1].clone(), log_rate: t[2].clone() })
+        };
+        // Some are beyond the line.
+        let mut inputs = vec![Input { scale: 9.0, ..Input::new("steps", &[7, 4], 1.0) }];
+        inputs.extend([Input::new("bias", &[4], 1.0), Input::new("log_rate", &[4], 1.0)]);
+        inputs.extend(learns.then(|| Input::new("learning", &[7, 4], 1.0)));
+        let case = Case { name: format!("learns {learns}"), inputs, run: Box::new(run) };
+        case.differentiates();
+        case.agrees();
+    }
+    let of = |steps: &[usize], heads: usize| {
+        let [bias, log_rate] = [(); 2].map(|()| tensor("numbers", &[heads]));
+        head_weights(&HeadSteps { steps: tensor("steps", steps), learning: None, bias, log_rate })
+    };
+    assert!(of(&[3, 4], 4).is_ok());
+    assert!(of(&[3, 4], 3).is_err());
 }
 
 #[test]

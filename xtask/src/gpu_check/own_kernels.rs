@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 48] = [
+pub(super) const OWN: [Own; 50] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -96,6 +96,8 @@ pub(super) const OWN: [Own; 48] = [
     plain("update"),
     plain("walk"),
     plain("walk_back"),
+    plain("weigh"),
+    plain("weigh_backward"),
     plain("widened"),
 ];
 

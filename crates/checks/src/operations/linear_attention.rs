@@ -1,9 +1,9 @@
 //! Linear attention, and what stands before and behind it.
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, GroupNorm, LinearAttentionShape, LinearAttentionStates, OpsError,
-    UnitHeads, conv_heads, gated_norm, linear_attention,
+    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, LinearAttentionStates,
+    OpsError, UnitHeads, conv_heads, gated_norm, head_weights, linear_attention,
 };
 
 use super::{Bound, check, name_of};
@@ -26,10 +26,12 @@ fn shape(delta_rule: bool) -> LinearAttentionShape {
     }
 }
 
-/// Not above zero.
-fn decay(x: &AnyTensor) -> Result<AnyTensor, OpsError> {
-    let x = x.rank::<2>()?;
-    Ok(AnyTensor::new(-(x.clone() * x)))
+/// What heads keep, which is not above zero, and learn.
+fn weights(decay: &AnyTensor, beta: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let (decay, beta) = (decay.rank::<2>()?, beta.rank::<2>()?);
+    let n = decay.shape().num_elements();
+    let decay = -(decay.clone() * decay);
+    Ok(AnyTensor::new(Tensor::cat(vec![decay.reshape([1, n]), beta.reshape([1, n])], 0)))
 }
 
 fn inputs(tokens: usize, width: usize) -> Vec<Input> {
@@ -43,7 +45,7 @@ fn inputs(tokens: usize, width: usize) -> Vec<Input> {
 fn walked(delta_rule: bool, parents: &'static [Option<usize>]) -> Case {
     let texts = Documents::from(vec![0..39, 40..43, 43..80]);
     itself(inputs(80, 113), move |t| {
-        linear_attention(&t[0], &decay(&t[1])?, &t[2], &shape(delta_rule), &texts, parents)
+        linear_attention(&t[0], &weights(&t[1], &t[2])?, &shape(delta_rule), &texts, parents)
     })
 }
 
@@ -60,7 +62,7 @@ fn of_a_model(delta_rule: bool, [key_dim, value_dim]: [usize; 2]) -> Case {
     let texts = std::iter::once(0..70).collect::<Documents>();
     let mut inputs = inputs(70, width);
     inputs[0].scale = 0.5 / (key_dim as f32).sqrt();
-    itself(inputs, move |t| linear_attention(&t[0], &decay(&t[1])?, &t[2], &shape, &texts, &[]))
+    itself(inputs, move |t| linear_attention(&t[0], &weights(&t[1], &t[2])?, &shape, &texts, &[]))
 }
 
 /// Two sequences piece by piece, against both whole.
@@ -69,21 +71,21 @@ fn walked_on(delta_rule: bool) -> Case {
     inputs.push(Input::new("kernel", &[112, 1, 3], 0.5).frozen());
     let units = UnitHeads { count: 4, head_dim: 16, scales: [0.25, 1.0], eps: 1e-6 };
     let run = move |body: Body, t: &[AnyTensor]| {
-        let (x, decay, beta, kernel) = (&t[0], decay(&t[1])?, &t[2], &t[3]);
+        let (x, decay, beta, kernel) = (&t[0], &t[1], &t[2], &t[3]);
         if body == Body::Reference {
             let texts = Documents::from(vec![0..7, 7..11]);
             let qkv = conv_heads(x, kernel, None, Some(&units), &texts, &[])?;
-            return linear_attention(&qkv, &decay, beta, &shape(delta_rule), &texts, &[]);
+            return linear_attention(&qkv, &weights(decay, beta)?, &shape(delta_rule), &texts, &[]);
         }
         let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
         let mut parts = [Vec::new(), Vec::new()];
         for pieces in [[0..4, 7..8], [4..5, 8..9], [5..7, 9..11]] {
             let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
             let rows = |x: &AnyTensor| super::rows_of(x, &pieces);
-            let texts = [0..first, first..both];
+            let texts = Documents::from(vec![0..first, first..both]);
             let qkv = convolved.run_heads(&rows(x)?, kernel, None, Some(&units), &texts)?;
-            let y =
-                states.run(&qkv, &rows(&decay)?, &rows(beta)?, &shape(delta_rule), &texts)?.rank::<2>()?;
+            let own = weights(&rows(decay)?, &rows(beta)?)?;
+            let y = states.run(&qkv, &own, &shape(delta_rule), &texts)?.rank::<2>()?;
             parts[0].push(y.clone().narrow(0, 0, first));
             parts[1].push(y.narrow(0, first, both - first));
         }
@@ -113,6 +115,19 @@ fn gated(dtype: DType, gamma: Option<usize>, before_gate: bool) -> Case {
     })
 }
 
+fn weighed(dtype: DType, learns: bool) -> Case {
+    let mut inputs = vec![
+        Input::new("steps", &[33, 6], 9.0).held(dtype),
+        Input::new("bias", &[6], 1.0),
+        Input::new("log_rate", &[6], 1.0),
+    ];
+    inputs.extend(learns.then(|| Input::new("learning", &[33, 6], 1.0).held(dtype)));
+    itself(inputs, |t| {
+        let (steps, learning) = (t[0].clone(), t.get(3).cloned());
+        head_weights(&HeadSteps { steps, learning, bias: t[1].clone(), log_rate: t[2].clone() })
+    })
+}
+
 pub(super) fn checks() -> Vec<Check> {
     let mut all = Vec::new();
     for delta in [true, false] {
@@ -134,6 +149,10 @@ pub(super) fn checks() -> Vec<Check> {
         ] {
             let title = format!("convolved heads, {of}, {name}");
             all.push(check(title, bound, move || convolved(dtype, units, parents)));
+        }
+        for (of, learns) in [("learned by a sigmoid", true), ("learned by steps", false)] {
+            let title = format!("weights of heads, {of}, {name}");
+            all.push(check(title, bound, move || weighed(dtype, learns)));
         }
         for (of, gamma, before) in [
             ("shared gains", Some(24), true),

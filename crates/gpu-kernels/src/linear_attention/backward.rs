@@ -15,8 +15,7 @@ use super::{Form, Numbers, TEXT_WORDS};
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn walk_back(
     qkv: &[f32],
-    decay: &[f32],
-    beta: &[f32],
+    head_weights: &[f32],
     words: &[u32],
     dy: &[f32],
     of_left: &mut [f32],
@@ -90,7 +89,7 @@ pub(super) fn walk_back(
         bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
         let of_row = (row * heads + head) * value_dim;
         bring_slice(dy, of_row, heads * value_dim, count, first_column, &mut upstream, form);
-        weights.bring(decay, beta, row, count, heads, head, form);
+        weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
         if (UNIT_POS as usize) < chunk {
             let token = UNIT_POS as usize;
             let until = weights.until(token);

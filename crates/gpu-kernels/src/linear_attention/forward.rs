@@ -13,8 +13,7 @@ use super::{Form, NO_TEXT, Numbers, TEXT_WORDS};
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn walk(
     qkv: &[f32],
-    decay: &[f32],
-    beta: &[f32],
+    head_weights: &[f32],
     words: &[u32],
     held: &[f32],
     left: &mut [f32],
@@ -90,7 +89,7 @@ pub(super) fn walk(
         if comptime!(form.gives) {
             bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
         }
-        weights.bring(decay, beta, row, count, heads, head, form);
+        weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
         if (UNIT_POS as usize) < chunk {
             rest[UNIT_POS as usize] = weights.after(UNIT_POS as usize, form);
         }

@@ -26,8 +26,7 @@ const OF_BETA: usize = 4;
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn of_chunks(
     qkv: &[f32],
-    decay: &[f32],
-    beta: &[f32],
+    head_weights: &[f32],
     words: &[u32],
     dy: &[f32],
     states: &[f32],
@@ -35,8 +34,7 @@ pub(super) fn of_chunks(
     of_states: &[f32],
     of_learned: &[f32],
     of_qkv: &mut [f32],
-    of_decay: &mut [f32],
-    of_beta: &mut [f32],
+    of_weights: &mut [f32],
     numbers: Numbers,
     #[comptime] form: Form,
 ) {
@@ -76,7 +74,7 @@ pub(super) fn of_chunks(
         let head = key_head * form.each + of_group;
         // Others still read what the head before brought.
         sync_cube();
-        weights.bring(decay, beta, row, count, heads, head, form);
+        weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
         let of_row = (row * heads + head) * value_dim;
         let token_stride = heads * value_dim;
 
@@ -298,7 +296,7 @@ pub(super) fn of_chunks(
             let learns = weights.beta[unit];
             of_sums[unit] = all[OF_PAIRS] - column + all[OF_QUERY] - learns * all[OF_KEY] - all[OF_REST];
             if unit < count {
-                of_beta[(row + unit) * heads + head] = all[OF_BETA] - all[OF_KEY];
+                of_weights[numbers.of_heads + (row + unit) * heads + head] = all[OF_BETA] - all[OF_KEY];
             }
             // Where the sum over the chunk goes on from.
             sums[(OF_REST * chunk + unit) * BESIDE] = all[OF_REST];
@@ -317,7 +315,7 @@ pub(super) fn of_chunks(
             for later in unit..chunk {
                 gradient += of_sums[later];
             }
-            of_decay[(row + unit) * heads + head] = gradient;
+            of_weights[(row + unit) * heads + head] = gradient;
         }
     }
 }

@@ -108,6 +108,8 @@ pub(crate) struct Numbers {
     children: usize,
     /// Chunks of all texts.
     chunks: usize,
+    /// Elements of all tokens' heads.
+    of_heads: usize,
     heads: usize,
     width: usize,
     q: usize,
@@ -152,10 +154,8 @@ pub struct LinearAttention {
 pub struct LinearAttentionOperands {
     /// `[tokens, width]`, f32.
     pub qkv: Buffer,
-    /// The logarithm of what each token keeps of the state: `[tokens, heads]`, f32, at most 0.
-    pub decay: Buffer,
-    /// How much of each token is learned: `[tokens, heads]`, f32.
-    pub beta: Buffer,
+    /// The logarithm of what each token keeps of the state, at most 0, then how much of each is learned: `[2, tokens, heads]`, f32.
+    pub weights: Buffer,
     /// The plan's words.
     pub words: Buffer,
 }
@@ -165,10 +165,8 @@ pub struct LinearAttentionOperands {
 pub struct LinearAttentionGradients {
     /// `[tokens, width]`; zeros in rows of no text; anything in columns that nothing reads.
     pub qkv: Buffer,
-    /// `[tokens, heads]`.
-    pub decay: Buffer,
-    /// `[tokens, heads]`.
-    pub beta: Buffer,
+    /// `[2, tokens, heads]`.
+    pub weights: Buffer,
 }
 
 impl LinearAttention {
@@ -270,9 +268,14 @@ impl LinearAttention {
         plan
     }
 
-    fn numbers(&self, plan: &LinearAttentionPlan, order: usize) -> NumbersLaunch {
+    fn numbers(
+        &self,
+        plan: &LinearAttentionPlan,
+        o: &LinearAttentionOperands,
+        order: usize,
+    ) -> NumbersLaunch {
         let LinearAttentionShape { heads, width, columns: [q, k, v], .. } = self.shape;
-        NumbersLaunch::new(order, plan.of_children, plan.chunks, heads, width, q, k, v)
+        NumbersLaunch::new(order, plan.of_children, plan.chunks, o.weights.len / 2, heads, width, q, k, v)
     }
 
     /// A cube for each text of a level, head and slice.
@@ -375,15 +378,14 @@ impl LinearAttention {
                     CubeDim::new_1d(UNITS as u32),
                     address(&[&o.qkv, out, states, left]),
                     o.qkv.arg(1),
-                    o.decay.arg(1),
-                    o.beta.arg(1),
+                    o.weights.arg(1),
                     o.words.arg(1),
                     held.unwrap_or(&none).arg(1),
                     left.arg(1),
                     out.arg(1),
                     states.arg(1),
                     learned.arg(1),
-                    self.numbers(plan, level.start),
+                    self.numbers(plan, o, level.start),
                     form,
                 );
             }
@@ -428,20 +430,18 @@ impl LinearAttention {
                     CubeDim::new_1d(UNITS as u32),
                     address(&[&o.qkv, dy, &of_states, &of_left]),
                     o.qkv.arg(1),
-                    o.decay.arg(1),
-                    o.beta.arg(1),
+                    o.weights.arg(1),
                     o.words.arg(1),
                     dy.arg(1),
                     of_left.arg(1),
                     of_states.arg(1),
                     of_learned.arg(1),
-                    self.numbers(plan, level.start),
+                    self.numbers(plan, o, level.start),
                     form,
                 );
             }
         }
-        let [qkv, decay, beta] =
-            [tokens * width, tokens * heads, tokens * heads].map(|len| zeros(client, len, !plan.whole));
+        let [qkv, weights] = [tokens * width, 2 * tokens * heads].map(|len| zeros(client, len, !plan.whole));
         if plan.chunks > 0 {
             // SAFETY: as in `walk`; a chunk's rows are its cubes' own.
             unsafe {
@@ -451,8 +451,7 @@ impl LinearAttention {
                     CubeDim::new_1d(UNITS as u32),
                     address(&[&o.qkv, dy, &of_states]),
                     o.qkv.arg(1),
-                    o.decay.arg(1),
-                    o.beta.arg(1),
+                    o.weights.arg(1),
                     o.words.arg(1),
                     dy.arg(1),
                     states.arg(1),
@@ -460,14 +459,13 @@ impl LinearAttention {
                     of_states.arg(1),
                     of_learned.arg(1),
                     qkv.arg(1),
-                    decay.arg(1),
-                    beta.arg(1),
-                    self.numbers(plan, plan.of_chunks),
+                    weights.arg(1),
+                    self.numbers(plan, o, plan.of_chunks),
                     self.form(),
                 );
             }
         }
-        LinearAttentionGradients { qkv, decay, beta }
+        LinearAttentionGradients { qkv, weights }
     }
 }
 

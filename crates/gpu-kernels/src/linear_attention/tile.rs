@@ -47,8 +47,8 @@ impl Weights {
     /// so that what else was brought before is there as well.
     pub(super) fn bring(
         &mut self,
-        decay: &[f32],
-        beta: &[f32],
+        all: &[f32],
+        of_heads: usize,
         row: usize,
         count: usize,
         heads: usize,
@@ -60,8 +60,8 @@ impl Weights {
             let mut kept = 0.0f32;
             let mut learned = 0.0f32;
             if unit < count {
-                kept = decay[(row + unit) * heads + head];
-                learned = beta[(row + unit) * heads + head];
+                kept = all[(row + unit) * heads + head];
+                learned = all[of_heads + (row + unit) * heads + head];
             }
             self.decay[unit] = kept;
             self.beta[unit] = learned;

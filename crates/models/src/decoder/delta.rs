@@ -1,19 +1,15 @@
 //! Linear attention by the gated delta rule (Yang et al., arXiv:2412.06464): of each head a matrix that forgets, and learns
 //! from each token what that differs in from what the matrix says.
 
-use std::ops::Range;
-
-use burn::tensor::activation::sigmoid;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 use burnish_ops::{
-    AnyTensor, Documents, GroupNorm, LinearAttentionShape, OpsError, UnitHeads, gated_norm, split_columns,
-    steps,
+    AnyTensor, Documents, GroupNorm, HeadSteps, LinearAttentionShape, OpsError, UnitHeads, gated_norm,
+    head_weights, split_columns,
 };
 
 use crate::Spec;
 use crate::decoder::layers::{Delta, NormTensors};
-use crate::decoder::queries_keys::cast;
-use crate::decoder::state_cache::{Scanned, StateCache, decay};
+use crate::decoder::state_cache::{Scanned, StateCache};
 use crate::spec::GatedDelta;
 use crate::spec::names::DeltaNames;
 
@@ -93,9 +89,9 @@ fn run(
     let key_heads = delta.bias.shape()[0] / of.each();
     let Sizes { shape, units } = Sizes::new(key_heads, &of);
     let [x, gates, learning, forgetting] = read(x, key_heads, spec, &of)?;
-    let beta = AnyTensor::new(sigmoid(cast(learning.rank::<2>()?, DType::F32)));
-    let decay = decay(&steps(&forgetting, &delta.bias)?, &delta.log_rate)?;
-    let out = scanned(Scanned { x: &x, units: Some(&units), decay: &decay, beta: &beta, shape: &shape })?;
+    let (bias, log_rate) = (delta.bias.clone(), delta.log_rate.clone());
+    let weights = head_weights(&HeadSteps { steps: forgetting, learning: Some(learning), bias, log_rate })?;
+    let out = scanned(Scanned { x: &x, units: Some(&units), weights: &weights, shape: &shape })?;
     let norm = GroupNorm {
         group: shape.value_dim,
         gamma: delta.norm.gamma.clone(),
@@ -127,7 +123,7 @@ pub(crate) fn attend_on(
     kernel: &AnyTensor,
     delta: &Tensors,
     spec: &Spec,
-    documents: &[Range<usize>],
+    documents: &Documents,
 ) -> Result<AnyTensor, OpsError> {
     run(x, delta, spec, |scanned| cache.over(scanned, (kernel, None), documents).map(|(_, out)| out))
 }

@@ -1,17 +1,16 @@
 //! Mamba-2's state space duality (Dao and Gu, arXiv:2405.21060): of each head a matrix that forgets by a number of each token
 //! and learns the token's value along a direction that heads of a group share.
 
-use std::ops::Range;
-
 use burn::tensor::{DType, Tensor, TensorData};
 use burnish_ops::{
-    AnyTensor, Documents, GroupNorm, Linear, LinearAttentionShape, OpsError, gated_norm, split_columns, steps,
+    AnyTensor, Documents, GroupNorm, HeadSteps, Linear, LinearAttentionShape, OpsError, gated_norm,
+    head_weights, split_columns,
 };
 
 use crate::Spec;
 use crate::decoder::layers::{NormTensors, Ssd};
 use crate::decoder::queries_keys::cast;
-use crate::decoder::state_cache::{Scanned, StateCache, decay};
+use crate::decoder::state_cache::{Scanned, StateCache};
 use crate::spec::SsdSpec;
 
 type Tensors = Ssd<Linear, AnyTensor, NormTensors>;
@@ -54,10 +53,10 @@ fn run(
 ) -> Result<AnyTensor, OpsError> {
     let sizes = spec.ssd.expect("invariant: a block with a state space has its sizes");
     let [gates, convolved, by_head] = read(x, &sizes)?;
-    let steps = steps(&by_head, &ssd.bias)?;
-    let (decay, shape) = (decay(&steps, &ssd.log_rate)?, shape(&sizes));
-    let (values, out) =
-        scanned(Scanned { x: &convolved, units: None, decay: &decay, beta: &steps, shape: &shape })?;
+    let (bias, log_rate) = (ssd.bias.clone(), ssd.log_rate.clone());
+    let weights = head_weights(&HeadSteps { steps: by_head, learning: None, bias, log_rate })?;
+    let shape = shape(&sizes);
+    let (values, out) = scanned(Scanned { x: &convolved, units: None, weights: &weights, shape: &shape })?;
     let values = values.rank::<2>()?.narrow(1, 0, sizes.width());
     // What passes by the states.
     let [tokens, width] = values.dims();
@@ -96,7 +95,7 @@ pub(crate) fn scan_on(
     x: &AnyTensor,
     ssd: &Tensors,
     spec: &Spec,
-    documents: &[Range<usize>],
+    documents: &Documents,
 ) -> Result<AnyTensor, OpsError> {
     let kernel = (&ssd.kernel, ssd.kernel_bias.as_ref());
     run(x, ssd, spec, |scanned| cache.over(scanned, kernel, documents))

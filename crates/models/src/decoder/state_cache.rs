@@ -1,15 +1,10 @@
 //! Linear attention behind a convolution, over texts or over sequences that are generated, of which a state is kept that does not
 //! grow.
 
-use std::ops::Range;
-
-use burn::tensor::DType;
 use burnish_ops::{
     AnyTensor, ConvCache, Documents, LinearAttentionShape, LinearAttentionStates, OpsError, UnitHeads,
     conv_heads, linear_attention,
 };
-
-use crate::decoder::queries_keys::cast;
 
 /// What is convolved and then walked.
 pub(crate) struct Scanned<'a> {
@@ -17,9 +12,8 @@ pub(crate) struct Scanned<'a> {
     pub(crate) x: &'a AnyTensor,
     /// Heads of it that are of unit length.
     pub(crate) units: Option<&'a UnitHeads>,
-    /// `[tokens, heads]`.
-    pub(crate) decay: &'a AnyTensor,
-    pub(crate) beta: &'a AnyTensor,
+    /// Of each token's heads.
+    pub(crate) weights: &'a AnyTensor,
     pub(crate) shape: &'a LinearAttentionShape,
 }
 
@@ -36,15 +30,9 @@ impl Scanned<'_> {
         parents: &[Option<usize>],
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
         let qkv = conv_heads(self.x, kernel, bias, self.units, documents, parents)?;
-        let out = linear_attention(&qkv, self.decay, self.beta, self.shape, documents, parents)?;
+        let out = linear_attention(&qkv, self.weights, self.shape, documents, parents)?;
         Ok((qkv, out))
     }
-}
-
-/// The logarithm of what a token keeps of each head's state, by its steps `[tokens, heads]` and the logarithm of each head's rate.
-pub(crate) fn decay(steps: &AnyTensor, log_rate: &AnyTensor) -> Result<AnyTensor, OpsError> {
-    let rate = -cast(log_rate.rank::<1>()?, DType::F32).exp();
-    Ok(AnyTensor::new(steps.rank::<2>()? * rate.unsqueeze()))
 }
 
 /// What a convolution and the walk behind it remember of sequences being generated.
@@ -82,11 +70,11 @@ impl StateCache {
         &mut self,
         scanned: Scanned<'_>,
         (kernel, bias): Kernel<'_>,
-        documents: &[Range<usize>],
+        documents: &Documents,
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
-        let Scanned { x, units, decay, beta, shape } = scanned;
+        let Scanned { x, units, weights, shape } = scanned;
         let qkv = self.convolved.run_heads(x, kernel, bias, units, documents)?;
-        let out = self.states.run(&qkv, decay, beta, shape, documents)?;
+        let out = self.states.run(&qkv, weights, shape, documents)?;
         Ok((qkv, out))
     }
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_ops::{
-    AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows, together,
+    AnyTensor, Documents, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows,
+    together,
 };
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
@@ -370,6 +371,7 @@ impl<'a> Decoding<'a> {
             documents.push(start..rows);
             last.push(rows - 1);
         }
+        let documents = Documents::from(documents);
         let given = (rows > given.len()).then_some(given);
         let still = if self.decoder.has_prefix() { self.decoder.virtual_tokens(pass) } else { 0 };
         let decoder = self.decoder;
@@ -582,11 +584,7 @@ impl Rows<'_> {
 /// How rows come to see what their sequences have said.
 pub(super) enum Attending<'p> {
     /// They join it.
-    Joining {
-        documents: &'p [Range<usize>],
-        positions: &'p [u32],
-        prefix: Option<&'p (AnyTensor, PrefixRows)>,
-    },
+    Joining { documents: &'p Documents, positions: &'p [u32], prefix: Option<&'p (AnyTensor, PrefixRows)> },
     /// They have, in a step that is recorded.
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     Joined(&'p recorded::Step),

@@ -8,14 +8,12 @@ use super::host::{Host, tensor};
 use crate::linear_attention::{LinearAttentionShape, OP};
 use crate::{AnyTensor, Documents, OpsError, apply};
 
-/// What the kernels read: queries, keys and values; decay; beta.
-struct Read([Host; 3]);
+/// What the kernels read: queries, keys and values; weights of heads.
+struct Read([Host; 2]);
 
 impl Read {
-    fn of(inputs: [&AnyTensor; 3]) -> Result<Self, OpsError> {
-        let [qkv, decay, beta] = inputs;
-        let read = |what, tensor: &AnyTensor| Host::f32_of(OP, what, tensor);
-        Ok(Self([read("qkv", qkv)?, read("decay", decay)?, read("beta", beta)?]))
+    fn of([qkv, weights]: [&AnyTensor; 2]) -> Result<Self, OpsError> {
+        Ok(Self([Host::f32_of(OP, "qkv", qkv)?, Host::f32_of(OP, "weights", weights)?]))
     }
 
     fn call<'a>(
@@ -37,14 +35,15 @@ impl Read {
             documents,
             parents,
         };
-        let [qkv, decay, beta] = self.0.each_ref().map(Host::f32);
+        let [qkv, weights] = self.0.each_ref().map(Host::f32);
+        let (decay, beta) = weights.split_at(weights.len() / 2);
         kernels::LinearAttention { shape, qkv, decay, beta }
     }
 }
 
 /// See [`crate::linear_attention()`].
 pub(crate) fn linear_attention(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
@@ -52,18 +51,15 @@ pub(crate) fn linear_attention(
     let [tokens, width] = crate::check::matrix(inputs[0])?;
     let (shape, texts, parents) = (*shape, texts.clone(), parents.to_vec());
     apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
-        let read = Read::of([&plain[0], &plain[1], &plain[2]])?;
+        let read = Read::of([&plain[0], &plain[1]])?;
         let y = kernels::linear_attention_forward(&read.call(&shape, width, &texts, &parents), None);
         let wanted = wanted.to_vec();
         let backward = move |upstream: AnyTensor| {
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let call = read.call(&shape, width, &texts, &parents);
             let found = kernels::linear_attention_backward(&call, dy.f32());
-            let all = [
-                tensor(found.qkv, &[tokens, width]),
-                tensor(found.decay, &[tokens, shape.heads]),
-                tensor(found.beta, &[tokens, shape.heads]),
-            ];
+            let weights = [found.decay, found.beta].concat();
+            let all = [tensor(found.qkv, &[tokens, width]), tensor(weights, &[2, tokens * shape.heads])];
             all.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
         };
         Ok((tensor(y, &[tokens, shape.heads * shape.value_dim]), Box::new(backward)))
@@ -72,9 +68,9 @@ pub(crate) fn linear_attention(
 
 /// The output of new rows and the states behind them, `[texts, state]`.
 pub(crate) fn stepped(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
-    texts: &[Range<usize>],
+    texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     let [tokens, width] = crate::check::matrix(inputs[0])?;

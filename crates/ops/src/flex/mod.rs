@@ -10,6 +10,7 @@ pub(crate) mod embedding;
 pub(crate) mod experts;
 pub(crate) mod gated_norm;
 pub(crate) mod head;
+pub(crate) mod head_weights;
 pub(crate) mod host;
 pub(crate) mod linear;
 pub(crate) mod linear_attention;

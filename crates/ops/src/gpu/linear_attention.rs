@@ -16,7 +16,7 @@ const CHUNK: usize = 64;
 
 /// See [`crate::linear_attention()`].
 pub(crate) fn linear_attention(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
@@ -41,9 +41,9 @@ pub(crate) fn linear_attention(
 
 /// The output of new rows and the states behind them, `[texts, state]`.
 pub(crate) fn stepped(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
-    texts: &[Range<usize>],
+    texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     #[cfg(feature = "cube")]
@@ -74,7 +74,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn new([qkv, decay, beta]: [&AnyTensor; 3], shape: &LinearAttentionShape) -> Result<Self, OpsError> {
+    fn new([qkv, weights]: [&AnyTensor; 2], shape: &LinearAttentionShape) -> Result<Self, OpsError> {
         let dtype = super::wide_dtype(qkv);
         let qkv = to(qkv.rank::<2>()?, dtype);
         let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, delta_rule } = *shape;
@@ -85,15 +85,21 @@ impl Heads {
             own.reshape([tokens, heads, key_dim]).swap_dims(0, 1)
         };
         let values = qkv.clone().narrow(1, columns[2], heads * value_dim);
-        let column = |x: &AnyTensor| -> Result<Tensor<3>, OpsError> {
-            Ok(to(x.rank::<2>()?, dtype).swap_dims(0, 1).reshape([heads, tokens, 1]))
+        let weights = to(weights.rank::<2>()?, dtype);
+        let column = |at: usize| {
+            weights
+                .clone()
+                .narrow(0, at, 1)
+                .reshape([tokens, heads])
+                .swap_dims(0, 1)
+                .reshape([heads, tokens, 1])
         };
         Ok(Self {
             q: keys(columns[0]),
             k: keys(columns[1]),
             v: values.reshape([tokens, heads, value_dim]).swap_dims(0, 1),
-            beta: column(beta)?,
-            decay: column(decay)?,
+            beta: column(1),
+            decay: column(0),
             delta_rule,
         })
     }

@@ -16,6 +16,7 @@ pub(crate) mod embedding;
 pub(crate) mod experts;
 pub(crate) mod gated_norm;
 pub(crate) mod head;
+pub(crate) mod head_weights;
 #[cfg(feature = "cube")]
 mod kernels;
 pub(crate) mod linear;
@@ -52,7 +53,7 @@ use burnish_core::Dtype;
 use crate::{AnyTensor, OpsError, apply};
 
 /// The dtype of arithmetic outside products: f32, or f64 of what is f64.
-pub(crate) fn wide_dtype(t: &AnyTensor) -> DType {
+fn wide_dtype(t: &AnyTensor) -> DType {
     if t.dtype() == Some(Dtype::F64) { DType::F64 } else { DType::F32 }
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {
 }
 
 /// A plain tensor in the dtype of arithmetic outside products.
-pub(crate) fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
+fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
     Ok(to(t.rank::<D>()?, wide_dtype(t)))
 }
 
@@ -93,7 +94,7 @@ fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 }
 
 /// The sum over rows, `[columns]`.
-pub(crate) fn over_rows(t: Tensor<2>) -> Tensor<1> {
+fn over_rows(t: Tensor<2>) -> Tensor<1> {
     #[cfg(feature = "cube")]
     if let Some(sums) = kernels::over_rows(&t) {
         return sums;

@@ -1,8 +1,8 @@
 //! A convolution, SiLU and heads of unit length.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
 use burnish_gpu_kernels as kernels;
 
 use super::of_rank;
@@ -11,31 +11,36 @@ use crate::cube::{Inputs, launch, launch_all};
 use crate::gpu::to;
 use crate::{AnyTensor, OpsError, apply};
 
-/// Rows that tokens read, and who reads each row, in a device's memory.
+/// [`ConvRows`] in a device's memory: the rows that tokens read, and who reads each row, which backward asks for.
 #[derive(Debug)]
 struct Words {
     rows: kernels::Buffer,
-    readers: kernels::ConvReaders,
+    readers: OnceLock<kernels::ConvReaders>,
 }
 
 /// The words of [`ConvRows`] on the first device that asked for them.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceRows(Mutex<Option<(burn::tensor::Device, Arc<Words>)>>);
+pub(crate) struct DeviceRows(Mutex<Option<(Device, Arc<Words>)>>);
 
 impl ConvRows {
-    fn words(&self, client: &kernels::Client, device: &burn::tensor::Device) -> Arc<Words> {
+    fn words(&self, client: &kernels::Client, device: &Device) -> Arc<Words> {
         let mut held = self.on_device.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((on, words)) = &*held
             && on == device
         {
             return words.clone();
         }
-        let rows = self.rows.concat();
-        let readers = kernels::ConvReaders::of_rows(client, &rows, self.rows[0].len(), self.of);
-        let rows = rows.into_iter().map(i32::cast_unsigned).collect();
-        let words = Arc::new(Words { rows: kernels::Buffer::of_words(client, rows), readers });
+        let rows = self.rows.iter().flatten().map(|row| row.cast_unsigned()).collect();
+        let rows = kernels::Buffer::of_words(client, rows);
+        let words = Arc::new(Words { rows, readers: OnceLock::new() });
         *held = Some((device.clone(), words.clone()));
         words
+    }
+
+    fn readers<'w>(&self, client: &kernels::Client, words: &'w Words) -> &'w kernels::ConvReaders {
+        words.readers.get_or_init(|| {
+            kernels::ConvReaders::of_rows(client, &self.rows.concat(), self.rows[0].len(), self.of)
+        })
     }
 }
 
@@ -86,9 +91,19 @@ pub(in crate::gpu) fn conv_heads(
             let made = launch_all(read, outputs, |client, b| {
                 let (bias, words) = (biased.then(|| &b[2]), rows.words(client, &device));
                 let dy = b.last().expect("invariant: dy is the last");
-                let (x, kernel, Words { rows, readers }) = (&b[0], &b[1], &*words);
+                let (x, kernel, readers) = (&b[0], &b[1], rows.readers(client, &words));
                 let found = kernels::conv_heads_backward(
-                    client, x, kernel, bias, rows, readers, dy, shape, scales, eps, of_weights,
+                    client,
+                    x,
+                    kernel,
+                    bias,
+                    &words.rows,
+                    readers,
+                    dy,
+                    shape,
+                    scales,
+                    eps,
+                    of_weights,
                 );
                 [Some(found.x), found.kernel, found.bias].into_iter().flatten().collect()
             });

@@ -29,9 +29,19 @@ impl OnDevice {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextPlans(Arc<Mutex<Vec<Kept>>>);
 
+/// What texts go on from.
+#[derive(Clone, Copy, Debug)]
+enum Before<'a> {
+    /// The texts that they continue, or nothing.
+    Texts(&'a [Option<usize>]),
+    /// States that are held.
+    Held,
+}
+
 #[derive(Debug)]
 struct Kept {
-    parents: Vec<Option<usize>>,
+    /// Of texts whose states are held, none.
+    parents: Option<Vec<Option<usize>>>,
     tokens: usize,
     kernel: kernels::LinearAttention,
     plan: OnDevice,
@@ -41,26 +51,36 @@ impl TextPlans {
     fn of(
         &self,
         kernel: &kernels::LinearAttention,
-        (texts, parents): (&[Range<usize>], &[Option<usize>]),
+        texts: &[Range<usize>],
+        before: Before<'_>,
         (tokens, device): (usize, &Device),
     ) -> OnDevice {
+        let parents = match before {
+            Before::Texts(parents) => Some(parents),
+            Before::Held => None,
+        };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |kept: &&Kept| {
-            (kept.tokens, &kept.parents[..]) == (tokens, parents)
+            (kept.tokens, kept.parents.as_deref()) == (tokens, parents)
                 && kept.kernel == *kernel
                 && kept.plan.words.device() == *device
         };
         if let Some(kept) = all.iter().find(fits) {
             return kept.plan.clone();
         }
-        let plan = OnDevice::new(kernel.plan(texts, parents, tokens), device);
-        all.push(Kept { parents: parents.to_vec(), tokens, kernel: *kernel, plan: plan.clone() });
+        let plan = match parents {
+            Some(parents) => kernel.plan(texts, parents, tokens),
+            None => kernel.plan_of_held(texts, tokens),
+        };
+        let plan = OnDevice::new(plan, device);
+        let parents = parents.map(<[_]>::to_vec);
+        all.push(Kept { parents, tokens, kernel: *kernel, plan: plan.clone() });
         plan
     }
 }
 
 /// The kernel for rows of `width` columns; `None` where there is none.
-fn kernel(inputs: [&AnyTensor; 3], shape: &LinearAttentionShape) -> Option<kernels::LinearAttention> {
+fn kernel(inputs: [&AnyTensor; 2], shape: &LinearAttentionShape) -> Option<kernels::LinearAttention> {
     if inputs.iter().any(|input| input.burn_dtype() != DType::F32) {
         return None;
     }
@@ -71,18 +91,18 @@ fn kernel(inputs: [&AnyTensor; 3], shape: &LinearAttentionShape) -> Option<kerne
     kernels::LinearAttention::new(&client(inputs[0])?, shape)
 }
 
-/// What a kernel reads: the first three buffers and the last.
+/// What a kernel reads: the first two buffers and the last.
 fn operands(buffers: &[kernels::Buffer]) -> kernels::LinearAttentionOperands {
-    let [qkv, decay, beta, .., words] = buffers else {
-        unreachable!("invariant: three inputs, and the plan's words behind all others")
+    let [qkv, weights, .., words] = buffers else {
+        unreachable!("invariant: two inputs, and the plan's words behind all others")
     };
-    let [qkv, decay, beta, words] = [qkv, decay, beta, words].map(Clone::clone);
-    kernels::LinearAttentionOperands { qkv, decay, beta, words }
+    let [qkv, weights, words] = [qkv, weights, words].map(Clone::clone);
+    kernels::LinearAttentionOperands { qkv, weights, words }
 }
 
 /// See [`crate::linear_attention()`]; `None` where no kernel computes it.
 pub(in crate::gpu) fn linear_attention(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
@@ -93,7 +113,7 @@ pub(in crate::gpu) fn linear_attention(
         return None;
     }
     let (heads, device) = (shape.heads, inputs[0].plain().device());
-    let OnDevice { plan, words } = texts.linear.of(&kernel, (texts, parents), (tokens, &device));
+    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Before::Texts(parents), (tokens, &device));
     let y = [tokens, heads * shape.value_dim];
     Some(apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
         let read = |more: &[&AnyTensor]| {
@@ -112,11 +132,12 @@ pub(in crate::gpu) fn linear_attention(
             };
             let all: Vec<&AnyTensor> = saved.iter().chain([&upstream]).collect();
             let read = Inputs::of(&all).expect("invariant: in f32 on one device").and_integers(words);
-            let (of_qkv, of_heads) = ([tokens, width], [tokens, heads]);
-            let outputs = [(&of_qkv, DType::F32), (&of_heads, DType::F32), (&of_heads, DType::F32)];
-            let made = launch(read, outputs.map(|(shape, dtype)| (&shape[..], dtype)), |client, buffers| {
-                let found = kernel.backward(client, &plan, &operands(&buffers), &buffers[3]);
-                [found.qkv, found.decay, found.beta]
+            let (of_qkv, of_weights) = ([tokens, width], [2, tokens * heads]);
+            let outputs = [of_qkv, of_weights].map(|shape| (shape, DType::F32));
+            let outputs = outputs.each_ref().map(|(shape, dtype)| (&shape[..], *dtype));
+            let made = launch(read, outputs, |client, buffers| {
+                let found = kernel.backward(client, &plan, &operands(&buffers), &buffers[2]);
+                [found.qkv, found.weights]
             });
             made.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
         };
@@ -126,9 +147,9 @@ pub(in crate::gpu) fn linear_attention(
 
 /// The output of new rows and the states behind them; `None` where no kernel computes it.
 pub(in crate::gpu) fn linear_attention_stepped(
-    inputs: [&AnyTensor; 3],
+    inputs: [&AnyTensor; 2],
     shape: &LinearAttentionShape,
-    texts: &[Range<usize>],
+    texts: &Documents,
     states: &AnyTensor,
 ) -> Option<(AnyTensor, AnyTensor)> {
     let kernel = kernel(inputs, shape)?;
@@ -136,12 +157,13 @@ pub(in crate::gpu) fn linear_attention_stepped(
     if tokens == 0 || texts.is_empty() {
         return None;
     }
-    let OnDevice { plan, words } = OnDevice::new(kernel.plan_of_held(texts, tokens), &inputs[0].device());
-    let [qkv, decay, beta] = inputs;
-    let read = Inputs::of(&[qkv, decay, beta, states])?.and_integers(words);
+    let device = inputs[0].device();
+    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Before::Held, (tokens, &device));
+    let [qkv, weights] = inputs;
+    let read = Inputs::of(&[qkv, weights, states])?.and_integers(words);
     let (y, behind) = ([tokens, shape.heads * shape.value_dim], [texts.len(), shape.state()]);
     let [y, behind] = launch(read, [(&y, DType::F32), (&behind, DType::F32)], |client, buffers| {
-        kernel.forward_held(client, &plan, &operands(&buffers), &buffers[3])
+        kernel.forward_held(client, &plan, &operands(&buffers), &buffers[2])
     });
     Some((y, behind))
 }

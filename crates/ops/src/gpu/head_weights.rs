@@ -1,0 +1,33 @@
+//! What heads keep and learn: by a kernel, or in Burn's operations.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::sigmoid;
+
+#[cfg(feature = "cube")]
+use super::kernels;
+use super::{to, wide_dtype};
+use crate::head_weights::HeadSteps;
+use crate::{AnyTensor, OpsError};
+
+/// Beyond it a softplus is the line that it comes near to, as torch has it.
+const LINE: f32 = 20.0;
+
+/// See [`crate::head_weights()`].
+pub(crate) fn head_weights(of: &HeadSteps) -> Result<AnyTensor, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(weights) = kernels::head_weights(of) {
+        return weights;
+    }
+    let wide = wide_dtype(&of.steps);
+    let numbers = |x: &AnyTensor| Ok::<_, OpsError>(to(x.rank::<1>()?, wide).unsqueeze::<2>());
+    let x: Tensor<2> = to(of.steps.rank::<2>()?, wide) + numbers(&of.bias)?;
+    let soft = x.clone().clamp_max(LINE).exp().log1p();
+    let steps = soft.mask_where(x.clone().greater_elem(LINE), x);
+    let decay = -(steps.clone() * numbers(&of.log_rate)?.exp());
+    let beta = match &of.learning {
+        Some(learning) => sigmoid(to(learning.rank::<2>()?, wide)),
+        None => steps,
+    };
+    let n = decay.shape().num_elements();
+    Ok(AnyTensor::new(Tensor::cat(vec![decay.reshape([1, n]), beta.reshape([1, n])], 0)))
+}

@@ -474,7 +474,7 @@ const SLICE: u64 = 32;
 
 /// Kernels around those of linear attention, forward and backward: columns of the layer's output put apart and together, the numbers of
 /// heads, parameters in f32. As the interpreter's driver counts them.
-const AROUND_LINEAR_ATTENTION: [u64; 2] = [26, 28];
+const AROUND_LINEAR_ATTENTION: [u64; 2] = [8, 17];
 
 /// Linear attention of texts that are alike, with the convolution before it and the gates behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -561,7 +561,7 @@ impl LinearAttentionSize {
         };
         let gated = Cost::moving((WIDE + 2 * self.bytes) * values, (WIDE + self.bytes) * values, 1);
         let convolved = Cost::moving((self.bytes + 2 * WIDE) * channels, (WIDE + self.bytes) * channels, 2);
-        let together = Cost::moving(self.bytes * (channels + values), self.bytes * (channels + values), 0);
+        let together = Cost::moving(2 * self.bytes * (channels + values), 2 * self.bytes * (channels + values), 0);
         let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[1]);
         again + back + of_chunks + gated + convolved + together + around
     }

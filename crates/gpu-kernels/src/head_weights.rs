@@ -67,10 +67,20 @@ pub fn head_weights(client: &Client, of: HeadSteps<'_>) -> Buffer {
     weights
 }
 
+/// Below it a logarithm of one and a number is summed: the logarithms of devices have few digits near one.
+const SMALL: f32 = 0.0625;
+
 /// The softplus of a number.
 #[cube]
 fn softplus(x: f32) -> f32 {
-    select(x > LINE, x, min(x, f32::new(LINE)).exp().log1p())
+    let e = min(x, f32::new(LINE)).exp();
+    // e - e^2 / 2 + e^3 / 3 and so on.
+    let mut sum = f32::new(comptime!(1.0 / 7.0));
+    #[unroll]
+    for term in 1..7usize {
+        sum = f32::new(comptime!(1.0 / (7 - term) as f32)) - e * sum;
+    }
+    select(x > LINE, x, select(e < SMALL, e * sum, (1.0f32 + e).ln()))
 }
 
 /// One over one and the exponential of minus a number.
@@ -135,8 +145,10 @@ pub fn head_weights_backward(
     assert_eq!(dy.len, 2 * n, "invariant: dy is [2, tokens, heads]");
     let steps = Buffer::empty(client, n, of.steps.dtype);
     let learning = of.learning.map(|learning| Buffer::empty(client, n, learning.dtype));
-    // Of bias and rate, before their sums; one number stands for the argument where they are not wanted.
-    let numbers = Buffer::empty(client, if wants_numbers { 2 * n } else { 1 }, FloatType::F32);
+    let none = Buffer::empty(client, 1, of.steps.dtype);
+    // Of bias and rate, before their sums; one number stands for each where they are not wanted.
+    let [of_bias, of_rate] =
+        [(); 2].map(|()| Buffer::empty(client, if wants_numbers { n } else { 1 }, FloatType::F32));
     if n > 0 {
         let (count, dim) = elements::launch(client, n);
         weigh_backward::launch(
@@ -150,8 +162,9 @@ pub fn head_weights_backward(
             of.log_rate.arg(1),
             dy.arg(1),
             steps.arg(1),
-            learning.as_ref().unwrap_or(&steps).arg(1),
-            numbers.arg(1),
+            learning.as_ref().unwrap_or(&none).arg(1),
+            of_bias.arg(1),
+            of_rate.arg(1),
             n,
             heads,
             of.learning.is_some(),
@@ -159,8 +172,8 @@ pub fn head_weights_backward(
             of.steps.dtype.elem(),
         );
     }
-    let sum = |first: usize| wants_numbers.then(|| sums::over_rows(client, &numbers.piece(first, n), heads));
-    HeadStepsGrad { bias: sum(0), log_rate: sum(n), steps, learning }
+    let sum = |numbers: &Buffer| wants_numbers.then(|| sums::over_rows(client, numbers, heads));
+    HeadStepsGrad { bias: sum(&of_bias), log_rate: sum(&of_rate), steps, learning }
 }
 
 #[cube(launch, address_type = "dynamic")]
@@ -172,7 +185,8 @@ fn weigh_backward<I: Float>(
     dy: &[f32],
     of_steps: &mut [I],
     of_learning: &mut [I],
-    numbers: &mut [f32],
+    of_bias: &mut [f32],
+    of_rate: &mut [f32],
     n: usize,
     heads: usize,
     #[comptime] learns: bool,
@@ -196,7 +210,7 @@ fn weigh_backward<I: Float>(
     let of_x = of_step * sigmoid(x);
     of_steps[i] = I::cast_from(of_x);
     if comptime!(wants_numbers) {
-        numbers[i] = of_x;
-        numbers[n + i] = -(dy[i] * softplus(x) * rate);
+        of_bias[i] = of_x;
+        of_rate[i] = -(dy[i] * softplus(x) * rate);
     }
 }

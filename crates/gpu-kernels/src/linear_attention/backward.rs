@@ -40,6 +40,7 @@ pub(super) fn walk_back(
     let mut state = Shared::<[Four]>::new_slice(comptime!(4 * form.fours() * FOURS));
     let mut upstream = Shared::<[Four]>::new_slice(comptime!(form.chunk * SLICE_PITCH));
     let mut new = Shared::<[Four]>::new_slice(comptime!(form.chunk * SLICE_PITCH));
+    let mut columns = Shared::<[f32]>::new_slice(comptime!(form.columns()));
     let mut system = Shared::<[f32]>::new_slice(comptime!(form.chunk * (form.chunk + 1)));
     let mut scores = Shared::<[f32]>::new_slice(comptime!(form.chunk * (form.chunk + 1)));
     let mut of_queries = Shared::<[f32]>::new_slice(comptime!(form.chunk));
@@ -159,7 +160,7 @@ pub(super) fn walk_back(
         }
         sync_cube();
         if comptime!(form.delta) {
-            solve(&system, &mut new, true, form);
+            solve(&system, &mut new, &mut columns, true, form);
             sync_cube();
         }
         #[unroll]

@@ -39,6 +39,7 @@ pub(super) fn walk(
     let mut k = Shared::<[Four]>::new_slice(comptime!(form.chunk * form.pitch()));
     let mut state = Shared::<[Four]>::new_slice(comptime!(4 * form.fours() * FOURS));
     let mut new = Shared::<[Four]>::new_slice(comptime!(form.chunk * SLICE_PITCH));
+    let mut columns = Shared::<[f32]>::new_slice(comptime!(form.columns()));
     let mut system = Shared::<[f32]>::new_slice(comptime!(form.chunk * (form.chunk + 1)));
     let mut scores = Shared::<[f32]>::new_slice(comptime!(form.chunk * (form.chunk + 1)));
     let mut rest = Shared::<[f32]>::new_slice(comptime!(form.chunk));
@@ -167,7 +168,7 @@ pub(super) fn walk(
         }
         sync_cube();
         if comptime!(form.delta) {
-            solve(&system, &mut new, false, form);
+            solve(&system, &mut new, &mut columns, false, form);
             sync_cube();
         }
         if comptime!(form.gives) {

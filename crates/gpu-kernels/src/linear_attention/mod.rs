@@ -88,11 +88,16 @@ impl Form {
         self.fours().div_ceil(SIDE)
     }
 
+    /// Numbers of a slice by columns, in which a system is solved; one stands for them where none is.
+    fn columns(self) -> usize {
+        if self.delta { self.chunk * SLICE } else { 1 }
+    }
+
     /// Bytes of shared memory of the kernel that takes most.
     fn bytes(self) -> usize {
         let keys = 2 * self.chunk * self.pitch() * 16;
         let (square, slice) = (self.chunk * (self.chunk + 1) * 4, self.chunk * SLICE_PITCH * 16);
-        let walk = 4 * self.fours() * FOURS * 16 + 2 * slice + 2 * square;
+        let walk = 4 * self.fours() * FOURS * 16 + 2 * slice + 2 * square + 4 * self.columns();
         let sums = 5 * self.chunk * BESIDE * 4 + UNITS * 4;
         let gradients = 3 * slice + 2 * SLICE * SLICE_PITCH * 16 + 3 * square + sums;
         keys + walk.max(gradients) + 8 * self.chunk * 4

@@ -316,17 +316,28 @@ pub(super) fn add_outer(
 }
 
 /// Solves a system of a chunk with ones on its diagonal for each column of a slice, `system` `[chunk, chunk + 1]` below it; or,
-/// where it is `turned`, the system's transpose.
+/// where it is `turned`, the system's transpose. A unit has a column; `columns` `[chunk, SLICE]` is where they hand them over.
 #[cube]
-pub(super) fn solve(system: &[f32], slice: &mut [Four], #[comptime] turned: bool, #[comptime] form: Form) {
+pub(super) fn solve(
+    system: &[f32],
+    slice: &mut [Four],
+    columns: &mut [f32],
+    #[comptime] turned: bool,
+    #[comptime] form: Form,
+) {
     let chunk = comptime!(form.chunk);
     let column = UNIT_POS as usize;
     if column < SLICE {
-        let ones = slice.with_vector_size_mut::<Const<1>>();
         let mut own = Array::<f32>::new(chunk);
         #[unroll]
         for i in 0..chunk {
-            own[i] = ones[comptime!(i * SLICE_PITCH * 4) + column].extract(0usize);
+            let four = slice[comptime!(i * SLICE_PITCH) + column / 4];
+            let mut one = four.extract(0usize);
+            #[unroll]
+            for k in 1..4usize {
+                one = select(column % 4 == k, four.extract(k), one);
+            }
+            own[i] = one;
         }
         #[unroll]
         for step in 0..chunk {
@@ -344,7 +355,21 @@ pub(super) fn solve(system: &[f32], slice: &mut [Four], #[comptime] turned: bool
         }
         #[unroll]
         for i in 0..chunk {
-            ones[comptime!(i * SLICE_PITCH * 4) + column] = Vector::new(own[i]);
+            columns[comptime!(i * SLICE) + column] = own[i];
+        }
+    }
+    sync_cube();
+    let (x, y) = (UNIT_POS as usize % BESIDE, UNIT_POS as usize / BESIDE);
+    #[unroll]
+    for turn in 0..comptime!(form.turns()) {
+        let token = y + turn * SIDE;
+        if token < chunk {
+            let mut four = Four::new(0.0);
+            #[unroll]
+            for k in 0..4usize {
+                four.insert(k, columns[token * SLICE + x * 4 + k]);
+            }
+            slice[token * SLICE_PITCH + x] = four;
         }
     }
 }

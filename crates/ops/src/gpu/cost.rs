@@ -561,7 +561,8 @@ impl LinearAttentionSize {
         };
         let gated = Cost::moving((WIDE + 2 * self.bytes) * values, (WIDE + self.bytes) * values, 1);
         let convolved = Cost::moving((self.bytes + 2 * WIDE) * channels, (WIDE + self.bytes) * channels, 2);
-        let together = Cost::moving(2 * self.bytes * (channels + values), 2 * self.bytes * (channels + values), 0);
+        let together =
+            Cost::moving(2 * self.bytes * (channels + values), 2 * self.bytes * (channels + values), 0);
         let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[1]);
         again + back + of_chunks + gated + convolved + together + around
     }

@@ -99,7 +99,7 @@ fn weigh<I: Float>(
     n: usize,
     heads: usize,
     #[comptime] learns: bool,
-    #[define(I)] _of_steps: ElemType,
+    #[define(I)] _of_x: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i >= n {
@@ -191,7 +191,7 @@ fn weigh_backward<I: Float>(
     heads: usize,
     #[comptime] learns: bool,
     #[comptime] wants_numbers: bool,
-    #[define(I)] _of_steps: ElemType,
+    #[define(I)] _of_x: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i >= n {

@@ -1,6 +1,6 @@
 //! Kernels on a device against f64 on the host.
 #![cfg(any(feature = "cuda", feature = "wgpu"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init, reason = "tests")]
 
 mod adamw;
 mod cast;

@@ -6,14 +6,9 @@ use burnish_ops::{
     OpsError, UnitHeads, conv_heads, gated_norm, head_weights, linear_attention,
 };
 
-use super::{Bound, check, name_of};
+use super::{Bound, check, itself, name_of};
 use crate::Check;
 use crate::case::{Body, Case, Input};
-
-/// Whose reference is itself in f64.
-fn itself(inputs: Vec<Input>, run: impl Fn(&[AnyTensor]) -> Result<AnyTensor, OpsError> + 'static) -> Case {
-    Case { inputs, run: Box::new(move |_, t| run(t)) }
-}
 
 fn shape(delta_rule: bool) -> LinearAttentionShape {
     LinearAttentionShape {

@@ -17,7 +17,7 @@ use burn::tensor::{DType, Tensor};
 use burnish_device::DeviceKind;
 use burnish_ops::{AnyTensor, OpsError};
 
-use crate::case::Case;
+use crate::case::{Case, Input};
 use crate::check::LeftOut;
 use crate::{Check, Tolerance};
 
@@ -87,6 +87,11 @@ pub(crate) fn checks() -> Vec<Check> {
     all.extend(optimizer::checks());
     all.extend(codes::checks());
     all
+}
+
+/// An operation whose reference is itself in f64.
+fn itself(inputs: Vec<Input>, run: impl Fn(&[AnyTensor]) -> Result<AnyTensor, OpsError> + 'static) -> Case {
+    Case { inputs, run: Box::new(move |_, t| run(t)) }
 }
 
 /// A dtype's name in the table.

@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burnish_ops::{
-    AnyTensor, ColumnNorm, ColumnOrder, ConvCache, OpsError, Rotary, clamp, norm_columns, permute_columns,
-    scaled_sum, short_conv, xielu,
+    AnyTensor, ColumnNorm, ColumnOrder, ConvCache, Rotary, clamp, norm_columns, permute_columns, scaled_sum,
+    short_conv, xielu,
 };
 
-use super::{Bound, check, name_of};
+use super::{Bound, check, itself, name_of};
 use crate::Check;
 use crate::case::{Body, Case, Input};
-
-/// An operation whose reference is itself in f64.
-fn itself(inputs: Vec<Input>, run: impl Fn(&[AnyTensor]) -> Result<AnyTensor, OpsError> + 'static) -> Case {
-    Case { inputs, run: Box::new(move |_, t| run(t)) }
-}
 
 fn sum(residual: bool) -> Case {
     let mut inputs = vec![Input::new("x", &[65, 37], 1.0)];

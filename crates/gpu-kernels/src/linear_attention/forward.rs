@@ -3,11 +3,12 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+use super::plan::{NO_TEXT, TEXT_WORDS};
 use super::tile::{
     self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_dots, add_outer, add_product,
     add_state, bring_keys, put_state, row_of, solve,
 };
-use super::{Form, NO_TEXT, Numbers, TEXT_WORDS};
+use super::{Form, Numbers};
 
 /// A text, a head and a slice of its values for each cube.
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -7,6 +7,7 @@
 mod backward;
 mod forward;
 mod gradients;
+mod plan;
 mod tile;
 
 use std::ops::Range;
@@ -16,15 +17,11 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
+pub use plan::LinearAttentionPlan;
 use tile::{BESIDE, FOURS, SIDE, SLICE, SLICE_PITCH, UNITS};
 
 /// Elements of a key or a value at most.
 pub const STATE_DIM: usize = 256;
-
-/// Words that a text has in a plan.
-pub(crate) const TEXT_WORDS: usize = 8;
-/// No text.
-pub(crate) const NO_TEXT: u32 = u32::MAX;
 
 /// What linear attention looks like, in rows of `width` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,31 +119,6 @@ pub(crate) struct Numbers {
     v: usize,
 }
 
-/// Texts of a row, by chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinearAttentionPlan {
-    words: Vec<u32>,
-    chunk: usize,
-    chunks: usize,
-    texts: usize,
-    /// Where the words of texts that nothing comes before are, then of those that continue them, and so on, and how many.
-    levels: Vec<Range<usize>>,
-    of_children: usize,
-    of_chunks: usize,
-    /// Whether each text goes on from a state that is given, and leaves it there.
-    held: bool,
-    /// Whether every row is of a text.
-    whole: bool,
-}
-
-impl LinearAttentionPlan {
-    /// Its words, for the device.
-    #[must_use]
-    pub fn words(&self) -> &[u32] {
-        &self.words
-    }
-}
-
 /// Linear attention of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAttention {
@@ -204,7 +176,7 @@ impl LinearAttention {
     }
 
     /// Texts as ranges of `tokens` rows, each from nothing or from what the one that it continues left (`parents`, which
-    /// come before; a text beyond its end has none).
+    /// come before; a text beyond their end has none).
     #[must_use]
     pub fn plan(
         &self,
@@ -212,65 +184,13 @@ impl LinearAttention {
         parents: &[Option<usize>],
         tokens: usize,
     ) -> LinearAttentionPlan {
-        let parent = |text: usize| parents.get(text).copied().flatten();
-        let mut levels: Vec<Vec<u32>> = Vec::new();
-        let (mut depth, mut children) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
-        for text in 0..texts.len() {
-            if let Some(before) = parent(text) {
-                depth[text] = depth[before] + 1;
-                children[before].push(text as u32);
-            }
-            levels.resize(levels.len().max(depth[text] + 1), Vec::new());
-            levels[depth[text]].push(text as u32);
-        }
-        let (mut words, mut chunks, mut given) = (Vec::new(), Vec::new(), Vec::<u32>::new());
-        for (text, rows) in texts.iter().enumerate() {
-            let first = given.len();
-            given.extend(&children[text]);
-            let out = if given.len() > first { text as u32 } else { NO_TEXT };
-            let before = parent(text).map_or(NO_TEXT, |before| before as u32);
-            let numbers = [rows.start, rows.end, chunks.len() / 2].map(|n| n as u32);
-            words.extend(numbers);
-            words.extend([before, out, first as u32, given.len() as u32, text as u32]);
-            for start in rows.clone().step_by(self.chunk) {
-                chunks.extend([start as u32, (rows.end - start).min(self.chunk) as u32]);
-            }
-        }
-        let levels = levels.into_iter().map(|level| {
-            let first = words.len();
-            words.extend(level);
-            first..words.len()
-        });
-        let levels = levels.collect();
-        let of_children = words.len();
-        words.extend(given);
-        let of_chunks = words.len();
-        let count = chunks.len() / 2;
-        words.extend(chunks);
-        let rows: usize = texts.iter().map(Range::len).sum();
-        LinearAttentionPlan {
-            words,
-            chunk: self.chunk,
-            chunks: count,
-            texts: texts.len(),
-            levels,
-            of_children,
-            of_chunks,
-            held: false,
-            whole: rows == tokens,
-        }
+        LinearAttentionPlan::new(texts, parents, tokens, self.chunk)
     }
 
     /// Texts that go on from states that are held, one for each, and leave them there.
     #[must_use]
     pub fn plan_of_held(&self, texts: &[Range<usize>], tokens: usize) -> LinearAttentionPlan {
-        let mut plan = self.plan(texts, &[], tokens);
-        for text in 0..texts.len() {
-            plan.words[text * TEXT_WORDS + 3] = text as u32;
-            plan.words[text * TEXT_WORDS + 4] = text as u32;
-        }
-        plan.held = true;
-        plan
+        self.plan(texts, &[], tokens).held()
     }
 
     fn numbers(

@@ -41,9 +41,13 @@ impl LinearAttentionShape {
         let wrong =
             |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op: OP, what, got, expected };
         let (keys, values) = (self.key_heads * self.key_dim, self.heads * self.value_dim);
-        let last =
-            [keys, keys, values].iter().zip(self.columns).map(|(columns, first)| first + columns).max();
-        let needs = last.unwrap_or(0);
+        let mut columns: Vec<Range<usize>> =
+            self.columns.iter().zip([keys, keys, values]).map(|(&first, of)| first..first + of).collect();
+        columns.sort_by_key(|columns| columns.start);
+        if columns.windows(2).any(|pair| pair[0].end > pair[1].start) {
+            return Err(wrong("columns", self.columns.to_vec(), vec![keys, keys, values]));
+        }
+        let needs = columns.iter().map(|columns| columns.end).max().unwrap_or(0);
         if width < needs {
             return Err(wrong("qkv", vec![tokens, width], vec![tokens, needs]));
         }
@@ -62,8 +66,15 @@ fn check_texts(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize)
     if last > tokens {
         return Err(OpsError::Index { op: OP, got: last - 1, limit: tokens });
     }
-    let after = parents.iter().enumerate().find_map(|(text, parent)| parent.filter(|&before| before >= text));
-    match after {
+    let mut rows: Vec<&Range<usize>> = texts.iter().filter(|text| !text.is_empty()).collect();
+    rows.sort_by_key(|text| text.start);
+    if let Some(pair) = rows.windows(2).find(|pair| pair[0].end > pair[1].start) {
+        let (got, expected) = (vec![pair[1].start], vec![pair[0].end]);
+        return Err(OpsError::Shape { op: OP, what: "the row of a text behind another", got, expected });
+    }
+    let ties = parents.iter().enumerate();
+    let wrong = ties.filter_map(|(text, &parent)| parent.filter(|&p| p >= text || text >= texts.len()));
+    match wrong.max() {
         Some(got) => Err(OpsError::Index { op: OP, got, limit: texts.len() }),
         None => Ok(()),
     }
@@ -78,7 +89,7 @@ fn check_texts(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize)
 /// - output: `[tokens, heads * value_dim]`, f32; rows outside every text are zeros
 ///
 /// # Errors
-/// If shapes do not fit, or a text lies outside the rows or continues one that comes later.
+/// If shapes do not fit, or a text lies outside the rows, over another, or continues one that comes later.
 pub fn linear_attention(
     qkv: &AnyTensor,
     weights: &AnyTensor,

@@ -85,7 +85,34 @@ fn wrong_shapes_are_errors() {
     assert!(run(&tensor("qkv", &[5, 27]), &of_heads, &texts, &[]).is_err());
     assert!(run(&qkv, &tensor("x", &[2, 18]), &texts, &[]).is_err());
     assert!(run(&qkv, &of_heads, &Documents::from(vec![0..6, 0..1]), &[]).is_err());
+    assert!(run(&qkv, &of_heads, &Documents::from(vec![0..3, 2..5]), &[]).is_err());
     assert!(run(&qkv, &of_heads, &texts, &[Some(0)]).is_err());
+    assert!(run(&qkv, &of_heads, &texts, &[None, Some(0)]).is_err());
+    let one = LinearAttentionShape { columns: [0, 4, 8], ..shape(true) };
+    assert!(linear_attention(&qkv, &of_heads, &one, &texts, &[]).is_err());
+}
+
+/// Heads that no kernel has, in Burn's operations: values of one key head stand for themselves.
+#[test]
+fn wide_heads_are_computed() {
+    let wide = |value_dim| LinearAttentionShape {
+        key_heads: 1,
+        heads: 1,
+        key_dim: 4,
+        value_dim,
+        columns: [0, 4, 8],
+        delta_rule: true,
+    };
+    let texts: Documents = std::iter::once(0..6).collect();
+    let [qkv, weights] = [tensor("qkv", &[6, 308]), tensor("weights", &[2, 6])];
+    let [qkv, weights] = [qkv, weights].map(|x| x.cast(burn::tensor::FloatDType::F32));
+    let all = to_f64(&linear_attention(&qkv, &weights, &wide(300), &texts, &[]).unwrap());
+    let some = to_f64(&linear_attention(&qkv, &weights, &wide(200), &texts, &[]).unwrap());
+    let got: Vec<f64> = all.chunks(300).flat_map(|row| row[..200].to_vec()).collect();
+    assert_close(&got, &some, 1e-5, "the first 200 values");
+    let mut states = LinearAttentionStates::new(1);
+    let got = states.run(&qkv, &weights, &wide(300), &texts).unwrap();
+    assert_close(&to_f64(&got), &all, 1e-5, "from no state");
 }
 
 fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {

@@ -23,4 +23,4 @@ mod tests;
 
 pub use backward::{LinearAttentionGrad, linear_attention_backward};
 pub use forward::linear_attention_forward;
-pub use shape::{LinearAttention, LinearAttentionShape};
+pub use shape::{LinearAttention, LinearAttentionShape, STATE_DIM};

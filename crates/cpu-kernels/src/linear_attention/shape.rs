@@ -3,6 +3,9 @@
 use crate::micro::KC;
 use std::ops::Range;
 
+/// Elements of a key or a value at most.
+pub const STATE_DIM: usize = KC;
+
 /// Heads, dimensions and documents of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearAttentionShape<'a> {
@@ -10,9 +13,9 @@ pub struct LinearAttentionShape<'a> {
     pub key_heads: usize,
     /// Heads of values; `heads / key_heads` one after another share a head of keys.
     pub heads: usize,
-    /// Columns of a query or key, at most 256.
+    /// Columns of a query or key, at most [`STATE_DIM`].
     pub key_dim: usize,
-    /// Columns of a value, at most 256.
+    /// Columns of a value, at most [`STATE_DIM`].
     pub value_dim: usize,
     /// The first column of queries, keys and values in a row of `qkv`.
     pub columns: [usize; 3],
@@ -77,8 +80,8 @@ impl LinearAttention<'_> {
             s.key_heads
         );
         assert!(
-            (1..=KC).contains(&s.key_dim) && (1..=KC).contains(&s.value_dim),
-            "linear attention: key_dim {} and value_dim {}, expected 1 to {KC}",
+            (1..=STATE_DIM).contains(&s.key_dim) && (1..=STATE_DIM).contains(&s.value_dim),
+            "linear attention: key_dim {} and value_dim {}, expected 1 to {STATE_DIM}",
             s.key_dim,
             s.value_dim
         );

@@ -41,6 +41,12 @@ impl Read {
     }
 }
 
+/// Whether the kernels have heads of these sizes; Burn's operations compute others.
+fn has_kernel(shape: &LinearAttentionShape) -> bool {
+    let sizes = 1..=kernels::STATE_DIM;
+    sizes.contains(&shape.key_dim) && sizes.contains(&shape.value_dim)
+}
+
 /// See [`crate::linear_attention()`].
 pub(crate) fn linear_attention(
     inputs: [&AnyTensor; 2],
@@ -48,8 +54,12 @@ pub(crate) fn linear_attention(
     texts: &Documents,
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
+    if !has_kernel(shape) {
+        return crate::gpu::linear_attention::linear_attention(inputs, shape, texts, parents);
+    }
     let [tokens, width] = crate::check::matrix(inputs[0])?;
-    let (shape, texts, parents) = (*shape, texts.clone(), parents.to_vec());
+    let (shape, texts) = (*shape, texts.clone());
+    let parents = parents[..parents.len().min(texts.len())].to_vec();
     apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
         let read = Read::of([&plain[0], &plain[1]])?;
         let y = kernels::linear_attention_forward(&read.call(&shape, width, &texts, &parents), None);
@@ -73,6 +83,9 @@ pub(crate) fn stepped(
     texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    if !has_kernel(shape) {
+        return crate::gpu::linear_attention::stepped(inputs, shape, texts, states);
+    }
     let [tokens, width] = crate::check::matrix(inputs[0])?;
     let read = Read::of(inputs)?;
     let mut held = Host::f32_of(OP, "states", &states)?;

@@ -1,4 +1,4 @@
-//! What heads of linear attention keep and learn of each token.
+//! Weights of heads of linear attention: how much of a state each token keeps, and how much of it is learned.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
@@ -124,7 +124,7 @@ pub struct HeadStepsGrad {
     pub learning: Option<Buffer>,
     /// `[heads]` in f32, where it is wanted.
     pub bias: Option<Buffer>,
-    /// The same.
+    /// `[heads]` in f32, where it is wanted.
     pub log_rate: Option<Buffer>,
 }
 

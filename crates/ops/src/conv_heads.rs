@@ -1,4 +1,4 @@
-//! What linear attention reads: a causal depthwise convolution, SiLU, and the first heads of unit length.
+//! The convolution before linear attention, causal and depthwise, with SiLU and the first heads of unit length behind it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

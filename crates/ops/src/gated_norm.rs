@@ -1,4 +1,4 @@
-//! What heads gave, gated and normed in groups.
+//! The gated norm behind linear attention, by groups of columns.
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};

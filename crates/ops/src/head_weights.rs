@@ -1,4 +1,4 @@
-//! What heads of linear attention keep and learn of each token.
+//! Weights of heads of linear attention: how much of a state each token keeps, and how much of it is learned.
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};

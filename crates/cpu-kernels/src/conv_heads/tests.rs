@@ -1,3 +1,5 @@
+//! Convolutions and their gradients against naive loops in f64.
+
 use super::*;
 use crate::simd::{Isa, with_isa};
 

@@ -3,7 +3,6 @@
 use super::*;
 use crate::{Isa, with_isa};
 use std::ops::Range;
-use std::time::Instant;
 
 /// Deterministic values in [-1, 1).
 fn values(n: usize, seed: u64) -> Vec<f32> {
@@ -341,68 +340,4 @@ fn a_document_continues_none_behind_it() {
 fn nothing_to_do() {
     let problem = Problem::new([1, 2, 8, 8], true, &[], 0.1);
     problem.check("no documents");
-}
-
-/// Run with `--release`.
-#[test]
-#[ignore = "a measurement"]
-fn rate() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a pool");
-    let cases = [
-        ([16, 16, 128, 128], true, 1024, 1),
-        ([16, 32, 128, 128], true, 1024, 1),
-        ([1, 32, 128, 64], false, 1024, 1),
-        ([16, 16, 128, 128], true, 64, 16),
-    ];
-    for (sizes, delta_rule, length, count) in cases {
-        let all: Vec<_> = (0..count).map(|i| i * length..(i + 1) * length).collect();
-        let problem = Problem::new(sizes, delta_rule, &all, 0.05);
-        let [_, heads, dk, dv] = sizes.map(|n| n as f64);
-        let (c, tokens) = (64.0, (length * count) as f64);
-        // Multiplications of the chunked form, triangles by half.
-        let triangle = c / 2.0;
-        let d = if delta_rule { 1.0 } else { 0.0 };
-        let forward = triangle * (dk + dv) + 2.0 * dk * dv + d * (dk * dv + triangle * (dk + dv));
-        let again = dk * dv + d * (dk * dv + triangle * (dk + dv));
-        let back = triangle * (dk + 2.0 * dv + 2.0 * dk)
-            + 4.0 * dk * dv
-            + d * (2.0 * dk * dv + triangle * (dk + 2.0 * dv + 2.0 * dk));
-        pool.install(|| {
-            let mut best = [f64::INFINITY; 2];
-            for _ in 0..12 {
-                let start = Instant::now();
-                let y = linear_attention_forward(&problem.call(), None);
-                best[0] = best[0].min(start.elapsed().as_secs_f64());
-                let start = Instant::now();
-                let grad = linear_attention_backward(&problem.call(), &problem.dy);
-                best[1] = best[1].min(start.elapsed().as_secs_f64());
-                assert!(y.len() + grad.beta.len() > 0);
-            }
-            for (name, best, work) in [("forward", best[0], forward), ("backward", best[1], again + back)] {
-                let flops = 2.0 * work * tokens * heads;
-                println!(
-                    "{sizes:?} {length} x {count} {name}: {:.2} ms, {:.0} GF/s",
-                    best * 1e3,
-                    flops / best / 1e9
-                );
-            }
-        });
-    }
-    // Decoding: 8 texts by a token.
-    let all: Vec<_> = (0..8).map(|i| i..i + 1).collect();
-    let problem = Problem::new([16, 16, 128, 128], true, &all, 0.05);
-    let mut states = vec![0.0; 8 * 16 * 128 * 128];
-    pool.install(|| {
-        let mut best = f64::INFINITY;
-        for _ in 0..50 {
-            let start = Instant::now();
-            let _ = linear_attention_forward(&problem.call(), Some(&mut states));
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        println!(
-            "8 tokens: {:.1} us, {:.1} GB/s read and as many written",
-            best * 1e6,
-            states.len() as f64 * 4.0 / best / 1e9
-        );
-    });
 }

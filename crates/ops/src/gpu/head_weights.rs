@@ -1,4 +1,4 @@
-//! What heads keep and learn: by a kernel, or in Burn's operations.
+//! Weights of heads of linear attention: by a kernel, or in Burn's operations.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;

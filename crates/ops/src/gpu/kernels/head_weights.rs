@@ -1,4 +1,4 @@
-//! What heads of linear attention keep and learn.
+//! Weights of heads of linear attention.
 
 use burn::tensor::DType;
 use burnish_gpu_kernels as kernels;

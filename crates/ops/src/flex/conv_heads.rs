@@ -9,6 +9,32 @@ use super::short_conv::transposed;
 use crate::conv_heads::{ConvRows, Kernel, OP, UnitHeads};
 use crate::{AnyTensor, OpsError, apply};
 
+/// What the kernels read.
+struct Call {
+    x: Host,
+    /// `[taps, channels]`.
+    kernel: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    rows: Arc<ConvRows>,
+    head_dim: usize,
+    scales: Vec<f32>,
+    eps: f32,
+}
+
+impl Call {
+    fn conv(&self) -> kernels::ConvHeads<'_> {
+        kernels::ConvHeads {
+            x: self.x.f32(),
+            kernel: &self.kernel,
+            bias: self.bias.as_deref(),
+            rows: &self.rows.rows,
+            head_dim: self.head_dim,
+            scales: &self.scales,
+            eps: self.eps,
+        }
+    }
+}
+
 /// See [`crate::conv_heads()`].
 pub(crate) fn conv_heads(
     x: &AnyTensor,
@@ -18,7 +44,7 @@ pub(crate) fn conv_heads(
 ) -> Result<AnyTensor, OpsError> {
     let ([all, channels], taps, tokens) = (crate::check::matrix(x)?, rows.rows.len(), rows.rows[0].len());
     let (head_dim, eps) = units.map_or((1, 0.0), |units| (units.head_dim, units.eps));
-    let scales: Vec<f32> = units.map_or(Vec::new(), |units| {
+    let scales = units.map_or(Vec::new(), |units| {
         (0..units.count).map(|head| units.scales[2 * head / units.count]).collect()
     });
     let inputs: Vec<AnyTensor> = [x, kernel].into_iter().chain(bias).cloned().collect();
@@ -26,25 +52,13 @@ pub(crate) fn conv_heads(
         let x = Host::f32_of(OP, "x", &plain[0])?;
         // Small, and in whichever dtype they are stored.
         let (kernel, bias) = (transposed(&plain[1].to_f32(), channels), plain.get(2).map(AnyTensor::to_f32));
-        let call = move |run: &mut dyn FnMut(&kernels::ConvHeads<'_>)| {
-            run(&kernels::ConvHeads {
-                x: x.f32(),
-                kernel: &kernel,
-                bias: bias.as_deref(),
-                rows: &rows.rows,
-                head_dim,
-                scales: &scales,
-                eps,
-            });
-        };
-        let mut y = Vec::new();
-        call(&mut |conv| y = kernels::conv_heads_forward(conv));
+        let call = Call { x, kernel, bias, rows, head_dim, scales, eps };
+        let y = kernels::conv_heads_forward(&call.conv());
         let wanted = wanted.to_vec();
         let backward = move |upstream: AnyTensor| {
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let of_weights = wanted[1..].contains(&true);
-            let mut found = kernels::ConvHeadsGrad::default();
-            call(&mut |conv| found = kernels::conv_heads_backward(conv, dy.f32(), of_weights));
+            let found = kernels::conv_heads_backward(&call.conv(), dy.f32(), of_weights);
             let of = |at: usize, values: Vec<f32>, shape: &[usize]| {
                 wanted.get(at).is_some_and(|wanted| *wanted).then(|| tensor(values, shape))
             };

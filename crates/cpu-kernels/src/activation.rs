@@ -7,7 +7,7 @@ use burnish_core::Activation;
 use crate::rows::{TileLayout, along};
 use crate::simd::{Isa, Lanes, Store, dispatch};
 
-const SILU: u8 = Activation::Silu as u8;
+pub(crate) const SILU: u8 = Activation::Silu as u8;
 const GELU: u8 = Activation::Gelu as u8;
 const GELU_TANH: u8 = Activation::GeluTanh as u8;
 const RELU: u8 = Activation::Relu as u8;
@@ -60,7 +60,7 @@ unsafe fn value<S: Lanes, const F: u8>(v: S::V) -> S::V {
 
 /// `f(v)` and `f'(v)`.
 #[inline(always)]
-unsafe fn value_and_slope<S: Lanes, const F: u8>(v: S::V) -> (S::V, S::V) {
+pub(crate) unsafe fn value_and_slope<S: Lanes, const F: u8>(v: S::V) -> (S::V, S::V) {
     let (zero, one) = (S::splat(0.0), S::splat(1.0));
     match F {
         SILU => {

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::gated_norm::silu;
+use crate::activation::{SILU, value_and_slope};
 use crate::rows::sum_slots;
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::{Lanes, dispatch, isa};
@@ -203,7 +203,7 @@ unsafe fn forward_body<S: Lanes>(
             while c < end {
                 let mask = S::mask((end - c).min(S::N));
                 S::prefetch(next.wrapping_add(c));
-                let s = silu::<S>(convolved::<S>(&reads, bias, c, mask)).0;
+                let s = value_and_slope::<S, SILU>(convolved::<S>(&reads, bias, c, mask)).0;
                 S::store_m(mask, y.add(c), s);
                 squares = S::fma(s, s, squares);
                 c += S::N;
@@ -378,7 +378,7 @@ unsafe fn backward_body<S: Lanes>(
                     let mask = S::mask((end - c).min(S::N));
                     S::prefetch(next.wrapping_add(c));
                     S::prefetch(dy.wrapping_add(channels + c));
-                    let (s, slope) = silu::<S>(convolved::<S>(&reads, bias, c, mask));
+                    let (s, slope) = value_and_slope::<S, SILU>(convolved::<S>(&reads, bias, c, mask));
                     let d = S::load_m(mask, dy.add(c));
                     if piece.scaled {
                         squares = S::fma(s, s, squares);

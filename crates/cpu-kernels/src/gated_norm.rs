@@ -2,6 +2,7 @@
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
+use crate::activation::{SILU, value_and_slope};
 use crate::rows::sum_slots;
 use crate::scratch::{Pooled, Ptr, uninit};
 use crate::simd::{Lanes, dispatch, isa};
@@ -94,14 +95,6 @@ macro_rules! by_kind {
     };
 }
 
-/// `silu(v)` and its slope.
-#[inline(always)]
-pub(crate) unsafe fn silu<S: Lanes>(v: S::V) -> (S::V, S::V) {
-    let s = S::sigmoid(v);
-    let silu = S::mul(s, v);
-    (silu, S::fma(silu, S::sub(S::splat(1.0), s), s))
-}
-
 /// `[rows, width]`: `x * rstd * gamma * silu(gate)`, or `u * rstd * gamma` with `u = x * silu(gate)`, or `x * silu(gate)`
 /// without a norm; `rstd = 1 / sqrt(mean(square) + eps)` over each group.
 ///
@@ -140,7 +133,7 @@ unsafe fn forward_body<S: Lanes, const KIND: u8>(
             let mask = S::mask((n - c).min(S::N));
             let mut v = S::load_m(mask, x.add(c));
             if KIND != BEFORE {
-                v = S::mul(v, silu::<S>(S::load_m(mask, gate.add(c))).0);
+                v = S::mul(v, value_and_slope::<S, SILU>(S::load_m(mask, gate.add(c))).0);
                 S::store_m(mask, y.add(c), v);
             }
             if KIND != NO_NORM {
@@ -158,7 +151,7 @@ unsafe fn forward_body<S: Lanes, const KIND: u8>(
                 let mask = S::mask((n - c).min(S::N));
                 let by = S::mul(rstd, S::load_m(mask, gamma.add(c)));
                 let v = if KIND == BEFORE {
-                    let a = silu::<S>(S::load_m(mask, gate.add(c))).0;
+                    let a = value_and_slope::<S, SILU>(S::load_m(mask, gate.add(c))).0;
                     S::mul(S::load_m(mask, x.add(c)), a)
                 } else {
                     S::load_m(mask, y.add(c))
@@ -248,7 +241,7 @@ unsafe fn backward_body<S: Lanes, const KIND: u8>(
         while c < n {
             let mask = S::mask((n - c).min(S::N));
             let (v, d) = (S::load_m(mask, x.add(c)), S::load_m(mask, dy.add(c)));
-            let (a, slope) = silu::<S>(S::load_m(mask, gate.add(c)));
+            let (a, slope) = value_and_slope::<S, SILU>(S::load_m(mask, gate.add(c)));
             if KIND == NO_NORM {
                 S::store_m(mask, dx.add(c), S::mul(d, a));
                 S::store_m(mask, dgate.add(c), S::mul(S::mul(d, v), slope));

@@ -1,6 +1,9 @@
 //! A unit for each vector of elements.
 
-use cubecl_core::prelude::{Client, CubeCount, CubeDim};
+use cubecl_core::prelude::{Client, Const, CubeCount, CubeDim, Vector};
+
+/// Four neighbours.
+pub(crate) type Four = Vector<f32, Const<4>>;
 
 /// Units of a cube.
 const UNITS: usize = 256;

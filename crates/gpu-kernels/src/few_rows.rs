@@ -4,6 +4,8 @@ use burnish_core::FEW_ROWS;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+use crate::elements::Four;
+
 use crate::buffer::{Buffer, FloatType};
 use crate::packed::{Form, Layout, PackedLayout, VALUES, elements, table};
 use crate::row::{self, Units};
@@ -12,9 +14,6 @@ use crate::row::{self, Units};
 pub(crate) const OUTPUTS: usize = 4;
 /// Units that share them.
 pub(crate) const UNITS: usize = 128;
-
-/// Sums of a row's outputs.
-pub(crate) type Four = Vector<f32, Const<4>>;
 
 /// What is done to the sums of a product of a few rows: `scale sum + bias + add`.
 #[derive(Clone, Copy, Debug)]

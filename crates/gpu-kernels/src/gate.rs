@@ -190,7 +190,7 @@ fn step<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
 }
 
 #[cube]
-fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
     one / (one + (-x).exp())
 }

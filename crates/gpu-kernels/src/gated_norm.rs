@@ -4,6 +4,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
+use crate::gate::sigmoid;
 use crate::row::{self, Units};
 use crate::sums;
 
@@ -73,7 +74,7 @@ pub(crate) fn sum_of_group<N: Size>(
 #[cube]
 pub(crate) fn silu<N: Size>(x: Vector<f32, N>) -> (Vector<f32, N>, Vector<f32, N>) {
     let one = Vector::<f32, N>::new(1.0f32);
-    let s = one / (one + (-x).exp());
+    let s = sigmoid::<N>(x);
     let value = x * s;
     (value, s + value * (one - s))
 }

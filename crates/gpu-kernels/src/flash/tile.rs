@@ -3,8 +3,7 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-/// Four neighbours.
-pub(super) type Four = Vector<f32, Const<4>>;
+pub(super) use crate::elements::Four;
 
 /// Queries, and keys, of a tile.
 pub(super) const TILE: usize = burnish_core::FLASH_TILE;

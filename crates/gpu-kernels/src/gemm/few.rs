@@ -8,7 +8,8 @@ use cubecl_core::prelude::*;
 use super::finish::{self, Place, Sizes, SizesLaunch};
 use super::{Add, Finish, Matrices, Product};
 use crate::buffer::{FloatType, address};
-use crate::few_rows::{Four, OUTPUTS, UNITS, with_products};
+use crate::elements::Four;
+use crate::few_rows::{OUTPUTS, UNITS, with_products};
 use crate::row::{self, Units};
 
 /// Whether this is such a product.

@@ -5,6 +5,8 @@ use crate::mma::{Pair, pair};
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+pub(super) use crate::elements::Four;
+
 /// What is done to a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Form {
@@ -166,9 +168,6 @@ fn finished<C: Float, N: Size>(
     }
     value
 }
-
-/// Four neighbours.
-pub(super) type Four = Vector<f32, Const<4>>;
 
 /// Writes four neighbours of a row, from a fourth one on, as far as they are in the output; in vectors of four at the most.
 #[cube]

@@ -3,10 +3,10 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::plan::TEXT_WORDS;
+use super::plan::{CHILDREN, FIRST_CHUNK, NUMBER, TEXT_WORDS};
 use super::tile::{
-    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_dots, add_outer, add_product,
-    add_state, bring_keys, bring_slice, put_state, row_of, solve,
+    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
+    bring_keys, bring_slice, put_pairs, put_state, row_of, share_state, solve,
 };
 use super::{Form, Numbers};
 
@@ -54,7 +54,7 @@ pub(super) fn walk_back(
     }
     if comptime!(form.leaves) {
         // Those of the texts that continue this one, in their order.
-        for child in words[text + 5] as usize..words[text + 6] as usize {
+        for child in words[text + CHILDREN] as usize..words[text + CHILDREN + 1] as usize {
             let first = (words[numbers.children + child] as usize * heads + head) * state_size;
             add_state(&*of_left, first, column, &mut own, form);
         }
@@ -66,27 +66,9 @@ pub(super) fn walk_back(
         let row = start + at * chunk;
         let count = min(end - row, chunk);
         sync_cube();
-        let first = (head * numbers.chunks + words[text + 2] as usize + at) * state_size;
-        #[unroll]
-        for part in 0..comptime!(form.parts()) {
-            let four = y + part * SIDE;
-            if four < comptime!(form.fours()) {
-                #[unroll]
-                for i in 0..4usize {
-                    let value = own[part * 4 + i];
-                    state[(four * 4 + i) * FOURS + x] = value;
-                    if four * 4 + i < key_dim {
-                        tile::put_four(
-                            of_states,
-                            first + (four * 4 + i) * value_dim,
-                            column,
-                            value,
-                            value_dim,
-                        );
-                    }
-                }
-            }
-        }
+        let first = (head * numbers.chunks + words[text + FIRST_CHUNK] as usize + at) * state_size;
+        share_state(&own, &mut state, form);
+        put_state(of_states, first, column, &own, form);
         bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
         bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
         let of_row = (row * heads + head) * value_dim;
@@ -99,19 +81,8 @@ pub(super) fn walk_back(
             of_keys[token] = -(until * weights.beta[token]);
         }
 
-        let others = comptime!(form.chunk / BESIDE);
-        let mut of_pairs = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
-        let mut seen = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
-        #[unroll]
-        for i in 0..comptime!(form.turns() * form.chunk / BESIDE) {
-            of_pairs[i] = 0.0f32;
-            seen[i] = 0.0f32;
-        }
+        put_pairs(&q, &k, &weights, &mut system, &mut scores, true, form);
         let (fours, pitch) = comptime!((form.fours(), form.pitch()));
-        if comptime!(form.delta) {
-            add_dots(&k, &k, &mut of_pairs, fours, pitch, form);
-        }
-        add_dots(&q, &k, &mut seen, fours, pitch, form);
         let mut gradient = Array::<Four>::new(comptime!(form.turns()));
         #[unroll]
         for turn in 0..comptime!(form.turns()) {
@@ -122,24 +93,6 @@ pub(super) fn walk_back(
         for turn in 0..comptime!(form.turns()) {
             let token = y + turn * SIDE;
             if token < chunk {
-                let learns = weights.beta[token];
-                #[unroll]
-                for j in 0..others {
-                    let other = x + j * BESIDE;
-                    let mut below = 0.0f32;
-                    let mut score = 0.0f32;
-                    if other <= token {
-                        let kept = weights.between(other, token);
-                        score = seen[turn * others + j] * kept;
-                        if other < token {
-                            below = of_pairs[turn * others + j] * kept * learns;
-                        }
-                    }
-                    if comptime!(form.delta) {
-                        system[token * comptime!(form.chunk + 1) + other] = below;
-                    }
-                    scores[token * comptime!(form.chunk + 1) + other] = score;
-                }
                 gradient[turn] *= Four::new(weights.after(token, form));
             }
         }
@@ -184,7 +137,7 @@ pub(super) fn walk_back(
     }
 
     if comptime!(form.begins) {
-        let first = (words[text + 7] as usize * heads + head) * state_size;
+        let first = (words[text + NUMBER] as usize * heads + head) * state_size;
         put_state(of_left, first, column, &own, form);
     }
 }

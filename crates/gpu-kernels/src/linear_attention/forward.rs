@@ -3,10 +3,10 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::plan::{NO_TEXT, TEXT_WORDS};
+use super::plan::{BEFORE, BEHIND, FIRST_CHUNK, NO_TEXT, TEXT_WORDS};
 use super::tile::{
-    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_dots, add_outer, add_product,
-    add_state, bring_keys, put_state, row_of, solve,
+    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
+    bring_keys, put_pairs, put_state, row_of, share_state, solve,
 };
 use super::{Form, Numbers};
 
@@ -28,7 +28,7 @@ pub(super) fn walk(
     let (head, first_column) = (CUBE_POS_Y as usize, CUBE_POS_Z as usize * SLICE);
     let text = words[numbers.order + CUBE_POS_X as usize] as usize * TEXT_WORDS;
     let (start, end) = (words[text] as usize, words[text + 1] as usize);
-    let mut chunk_at = words[text + 2] as usize;
+    let mut chunk_at = words[text + FIRST_CHUNK] as usize;
     let (x, y) = (UNIT_POS as usize % BESIDE, UNIT_POS as usize / BESIDE);
     let column = first_column + x * 4;
     let (heads, width) = (numbers.heads, numbers.width);
@@ -52,7 +52,7 @@ pub(super) fn walk(
         own[i] = Four::new(0.0);
     }
     if comptime!(form.begins) {
-        let first = (words[text + 3] as usize * heads + head) * state_size;
+        let first = (words[text + BEFORE] as usize * heads + head) * state_size;
         if comptime!(form.held) {
             add_state(held, first, column, &mut own, form);
         } else {
@@ -65,27 +65,9 @@ pub(super) fn walk(
         // Others still read what the chunk before brought.
         sync_cube();
         let first = (head * numbers.chunks + chunk_at) * state_size;
-        #[unroll]
-        for part in 0..comptime!(form.parts()) {
-            let four = y + part * SIDE;
-            if four < comptime!(form.fours()) {
-                #[unroll]
-                for i in 0..4usize {
-                    let value = own[part * 4 + i];
-                    state[(four * 4 + i) * FOURS + x] = value;
-                    if comptime!(form.keeps) {
-                        if four * 4 + i < key_dim {
-                            tile::put_four(
-                                states,
-                                first + (four * 4 + i) * value_dim,
-                                column,
-                                value,
-                                value_dim,
-                            );
-                        }
-                    }
-                }
-            }
+        share_state(&own, &mut state, form);
+        if comptime!(form.keeps) {
+            put_state(states, first, column, &own, form);
         }
         bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
         if comptime!(form.gives) {
@@ -96,22 +78,8 @@ pub(super) fn walk(
             rest[UNIT_POS as usize] = weights.after(UNIT_POS as usize, form);
         }
 
-        // What tokens of the chunk have to do with each other.
-        let others = comptime!(form.chunk / BESIDE);
-        let mut of_keys = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
-        let mut of_queries = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
-        #[unroll]
-        for i in 0..comptime!(form.turns() * form.chunk / BESIDE) {
-            of_keys[i] = 0.0f32;
-            of_queries[i] = 0.0f32;
-        }
-        if comptime!(form.delta) {
-            add_dots(&k, &k, &mut of_keys, comptime!(form.fours()), comptime!(form.pitch()), form);
-        }
-        if comptime!(form.gives) {
-            add_dots(&q, &k, &mut of_queries, comptime!(form.fours()), comptime!(form.pitch()), form);
-        }
-        // And with the state.
+        put_pairs(&q, &k, &weights, &mut system, &mut scores, comptime!(form.gives), form);
+        // What the state says of keys, and to queries.
         let mut known = Array::<Four>::new(comptime!(form.turns()));
         let mut asked = Array::<Four>::new(comptime!(form.turns()));
         #[unroll]
@@ -131,25 +99,6 @@ pub(super) fn walk(
             let token = y + turn * SIDE;
             if token < chunk {
                 let learns = weights.beta[token];
-                #[unroll]
-                for j in 0..others {
-                    let other = x + j * BESIDE;
-                    let mut below = 0.0f32;
-                    let mut seen = 0.0f32;
-                    if other <= token {
-                        let kept = weights.between(other, token);
-                        seen = of_queries[turn * others + j] * kept;
-                        if other < token {
-                            below = of_keys[turn * others + j] * kept * learns;
-                        }
-                    }
-                    if comptime!(form.delta) {
-                        system[token * comptime!(form.chunk + 1) + other] = below;
-                    }
-                    if comptime!(form.gives) {
-                        scores[token * comptime!(form.chunk + 1) + other] = seen;
-                    }
-                }
                 let mut value = Four::new(0.0);
                 if token < count {
                     value = tile::four(
@@ -205,8 +154,8 @@ pub(super) fn walk(
     }
 
     if comptime!(form.leaves) {
-        if words[text + 4] != NO_TEXT {
-            let first = (words[text + 4] as usize * heads + head) * state_size;
+        if words[text + BEHIND] != NO_TEXT {
+            let first = (words[text + BEHIND] as usize * heads + head) * state_size;
             put_state(left, first, column, &own, form);
         }
     }

@@ -10,7 +10,7 @@ use super::tile::{
 use super::{Form, Numbers};
 
 /// Sums that a token's units have of it.
-const SUMS: usize = 5;
+pub(super) const SUMS: usize = 5;
 /// Products of an upstream gradient, of the query and what the state gives it.
 const OF_QUERY: usize = 0;
 /// The same of the key and the gradient of what it learns.

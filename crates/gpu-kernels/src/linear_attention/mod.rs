@@ -95,7 +95,7 @@ impl Form {
         let keys = 2 * self.chunk * self.pitch() * 16;
         let (square, slice) = (self.chunk * (self.chunk + 1) * 4, self.chunk * SLICE_PITCH * 16);
         let walk = 4 * self.fours() * FOURS * 16 + 2 * slice + 2 * square + 4 * self.columns();
-        let sums = 5 * self.chunk * BESIDE * 4 + UNITS * 4;
+        let sums = gradients::SUMS * self.chunk * BESIDE * 4 + UNITS * 4;
         let gradients = 3 * slice + 2 * SLICE * SLICE_PITCH * 16 + 3 * square + sums;
         keys + walk.max(gradients) + 8 * self.chunk * 4
     }
@@ -229,8 +229,7 @@ impl LinearAttention {
         o: &LinearAttentionOperands,
     ) -> Buffer {
         assert!(!plan.held, "invariant: a plan of texts from their beginnings");
-        let continued = if plan.levels.len() > 1 { plan.texts } else { 0 };
-        self.gives(client, plan, o, None, &self.states(client, continued))
+        self.gives(client, plan, o, None, &self.states(client, plan.left()))
     }
 
     /// [`LinearAttention::forward`] of texts that go on from `held` states, `[texts, heads, key_dim, value_dim]`, and those behind them.
@@ -339,8 +338,7 @@ impl LinearAttention {
         let empty = |len: usize| Buffer::empty(client, len.max(1), FloatType::F32);
         let [states, of_states] = [(); 2].map(|()| self.states(client, plan.chunks));
         let (learned, of_learned) = (empty(tokens * heads * value_dim), empty(tokens * heads * value_dim));
-        let continued = if plan.levels.len() > 1 { plan.texts } else { 0 };
-        let [left, of_left] = [(); 2].map(|()| self.states(client, continued));
+        let [left, of_left] = [(); 2].map(|()| self.states(client, plan.left()));
         self.walk(client, plan, o, (None, &left), Walk::Keeps([&states, &learned]));
         for (depth, level) in plan.levels.iter().enumerate().rev() {
             let form = Form { begins: depth > 0, leaves: depth + 1 < plan.levels.len(), ..self.form() };

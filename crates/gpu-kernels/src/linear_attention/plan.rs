@@ -2,9 +2,18 @@
 
 use std::ops::Range;
 
-/// Words that a text has: its rows, its first chunk, the state that it goes on from and the one that it leaves, which of the texts
-/// that continue others are its own, and its number.
+/// Words that a text has. The first two are its rows.
 pub(super) const TEXT_WORDS: usize = 8;
+/// Its first chunk.
+pub(super) const FIRST_CHUNK: usize = 2;
+/// The state that it goes on from.
+pub(super) const BEFORE: usize = 3;
+/// The state that it leaves, if it does.
+pub(super) const BEHIND: usize = 4;
+/// Which of the texts that continue others are its own: from here, to the next word.
+pub(super) const CHILDREN: usize = 5;
+/// Its number.
+pub(super) const NUMBER: usize = 7;
 /// No text.
 pub(super) const NO_TEXT: u32 = u32::MAX;
 
@@ -82,11 +91,16 @@ impl LinearAttentionPlan {
     /// Of texts that go on from states that are held, one for each.
     pub(super) fn held(mut self) -> Self {
         for text in 0..self.texts {
-            self.words[text * TEXT_WORDS + 3] = text as u32;
-            self.words[text * TEXT_WORDS + 4] = text as u32;
+            self.words[text * TEXT_WORDS + BEFORE] = text as u32;
+            self.words[text * TEXT_WORDS + BEHIND] = text as u32;
         }
         self.held = true;
         self
+    }
+
+    /// States that texts leave for those that continue them: one for each text, or none where none is continued.
+    pub(super) fn left(&self) -> usize {
+        if self.levels.len() > 1 { self.texts } else { 0 }
     }
 
     /// Its words, for the device.

@@ -6,10 +6,9 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::Form;
+pub(super) use crate::elements::Four;
 
-/// Four neighbours.
-pub(super) type Four = Vector<f32, Const<4>>;
+use super::Form;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
@@ -162,6 +161,78 @@ pub(super) fn put_state(
             let row = (y + part * SIDE) * 4 + i;
             if row < form.key_dim {
                 put_four(into, first + row * form.value_dim, column, own[part * 4 + i], form.value_dim);
+            }
+        }
+    }
+}
+
+/// Shares this unit's part of a slice of a state with the cube.
+#[cube]
+pub(super) fn share_state(own: &Array<Four>, state: &mut [Four], #[comptime] form: Form) {
+    let (x, y) = (UNIT_POS as usize % BESIDE, UNIT_POS as usize / BESIDE);
+    #[unroll]
+    for part in 0..comptime!(form.parts()) {
+        let four = y + part * SIDE;
+        if four < comptime!(form.fours()) {
+            #[unroll]
+            for i in 0..4usize {
+                state[(four * 4 + i) * FOURS + x] = own[part * 4 + i];
+            }
+        }
+    }
+}
+
+/// What tokens of a chunk have to do with each other: below the diagonal of `system` how much of an earlier one's learning is known to a later
+/// one, for the delta rule; on and below that of `scores`, where they are `scored`, how much a later one reads of it.
+#[cube]
+pub(super) fn put_pairs(
+    q: &[Four],
+    k: &[Four],
+    weights: &Weights,
+    system: &mut [f32],
+    scores: &mut [f32],
+    #[comptime] scored: bool,
+    #[comptime] form: Form,
+) {
+    let (x, y) = (UNIT_POS as usize % BESIDE, UNIT_POS as usize / BESIDE);
+    let (chunk, others) = comptime!((form.chunk, form.chunk / BESIDE));
+    let (fours, pitch) = comptime!((form.fours(), form.pitch()));
+    let mut of_keys = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
+    let mut of_queries = Array::<f32>::new(comptime!(form.turns() * form.chunk / BESIDE));
+    #[unroll]
+    for i in 0..comptime!(form.turns() * form.chunk / BESIDE) {
+        of_keys[i] = 0.0f32;
+        of_queries[i] = 0.0f32;
+    }
+    if comptime!(form.delta) {
+        add_dots(k, k, &mut of_keys, fours, pitch, form);
+    }
+    if comptime!(scored) {
+        add_dots(q, k, &mut of_queries, fours, pitch, form);
+    }
+    #[unroll]
+    for turn in 0..comptime!(form.turns()) {
+        let token = y + turn * SIDE;
+        if token < chunk {
+            let learns = weights.beta[token];
+            #[unroll]
+            for j in 0..others {
+                let other = x + j * BESIDE;
+                let mut below = 0.0f32;
+                let mut score = 0.0f32;
+                if other <= token {
+                    let kept = weights.between(other, token);
+                    score = of_queries[turn * others + j] * kept;
+                    if other < token {
+                        below = of_keys[turn * others + j] * kept * learns;
+                    }
+                }
+                if comptime!(form.delta) {
+                    system[token * comptime!(form.chunk + 1) + other] = below;
+                }
+                if comptime!(scored) {
+                    scores[token * comptime!(form.chunk + 1) + other] = score;
+                }
             }
         }
     }

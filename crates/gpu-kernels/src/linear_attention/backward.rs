@@ -81,7 +81,6 @@ pub(super) fn walk_back(
             of_keys[token] = -(until * weights.beta[token]);
         }
 
-        put_pairs(&q, &k, &weights, &mut system, &mut scores, true, form);
         let (fours, pitch) = comptime!((form.fours(), form.pitch()));
         let mut gradient = Array::<Four>::new(comptime!(form.turns()));
         #[unroll]
@@ -96,6 +95,7 @@ pub(super) fn walk_back(
                 gradient[turn] *= Four::new(weights.after(token, form));
             }
         }
+        put_pairs(&q, &k, &weights, &mut system, &mut scores, true, form);
         sync_cube();
         for later in 0..chunk {
             let value = upstream[later * SLICE_PITCH + x];

@@ -17,7 +17,12 @@ pub(crate) fn matrix(t: &AnyTensor) -> Result<[usize; 2], OpsError> {
     }
 }
 
-fn shape(op: &'static str, what: &'static str, got: Vec<usize>, expected: &[usize]) -> Result<(), OpsError> {
+pub(crate) fn shape(
+    op: &'static str,
+    what: &'static str,
+    got: Vec<usize>,
+    expected: &[usize],
+) -> Result<(), OpsError> {
     if got == expected {
         return Ok(());
     }

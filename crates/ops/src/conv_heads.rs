@@ -1,11 +1,12 @@
 //! The convolution before linear attention, causal and depthwise, with SiLU and the first heads of unit length behind it.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Int, Tensor};
 
 use crate::dispatch::dispatch;
+use crate::once_for::OnceFor;
 use crate::short_conv::{check_documents, earlier};
 use crate::{AnyTensor, ConvCache, Documents, OpsError};
 
@@ -39,13 +40,13 @@ pub(crate) struct ConvRows {
 
 /// Those of the documents of a row, one for all layers that convolve them alike.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ConvPlans(Arc<Mutex<Vec<Kept>>>);
+pub(crate) struct ConvPlans(OnceFor<Kept>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kept {
     taps: usize,
     /// Of sequences whose last rows are held, none.
-    parents: Option<Vec<Option<usize>>>,
+    parents: Option<Arc<[Option<usize>]>>,
     rows: Arc<ConvRows>,
 }
 
@@ -57,20 +58,18 @@ impl ConvPlans {
         parents: Option<&[Option<usize>]>,
         make: impl FnMut(usize) -> Vec<i32>,
     ) -> Arc<ConvRows> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |kept: &&Kept| (kept.taps, kept.rows.of, kept.parents.as_deref()) == (taps, of, parents);
-        if let Some(kept) = all.iter().find(fits) {
-            return kept.rows.clone();
-        }
-        let rows = Arc::new(ConvRows {
-            rows: (0..taps).rev().map(make).collect(),
-            of,
-            behind: OnceLock::new(),
-            #[cfg(feature = "cube")]
-            on_device: Default::default(),
-        });
-        all.push(Kept { taps, parents: parents.map(<[_]>::to_vec), rows: rows.clone() });
-        rows
+        let fits = |kept: &Kept| (kept.taps, kept.rows.of, kept.parents.as_deref()) == (taps, of, parents);
+        let new = || {
+            let rows = ConvRows {
+                rows: (0..taps).rev().map(make).collect(),
+                of,
+                behind: OnceLock::new(),
+                #[cfg(feature = "cube")]
+                on_device: Default::default(),
+            };
+            Kept { taps, parents: parents.map(Into::into), rows: Arc::new(rows) }
+        };
+        self.0.get(fits, new).rows
     }
 }
 
@@ -89,8 +88,8 @@ fn check(
         &[of, 1, taps] if of == channels && taps > 0 => taps,
         _ => return Err(wrong("kernel", kernel.shape(), vec![channels, 1, 1])),
     };
-    if let Some(bias) = bias.filter(|bias| bias.shape() != [channels]) {
-        return Err(wrong("bias", bias.shape(), vec![channels]));
+    if let Some(bias) = bias {
+        crate::check::shape(OP, "bias", bias.shape(), &[channels])?;
     }
     if let Some(units) = units.filter(|u| u.count * u.head_dim > channels || !u.count.is_multiple_of(2)) {
         return Err(wrong("heads", vec![units.count, units.head_dim], vec![channels]));

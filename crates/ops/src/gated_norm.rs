@@ -29,9 +29,7 @@ pub struct GroupNorm {
 pub fn gated_norm(x: &AnyTensor, gate: &AnyTensor, norm: Option<&GroupNorm>) -> Result<AnyTensor, OpsError> {
     let [tokens, width] = crate::check::matrix(x)?;
     let wrong = |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op: OP, what, got, expected };
-    if gate.shape() != [tokens, width] {
-        return Err(wrong("gate", gate.shape(), vec![tokens, width]));
-    }
+    crate::check::shape(OP, "gate", gate.shape(), &[tokens, width])?;
     if let Some(norm) = norm {
         if norm.group == 0 || !width.is_multiple_of(norm.group) {
             return Err(wrong("group", vec![norm.group], vec![width]));

@@ -4,6 +4,8 @@ use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};
 
 pub(crate) const OP: &str = "head_weights";
+/// Beyond it a softplus is the line that it comes near to, as torch has it.
+pub(crate) const LINE: f32 = 20.0;
 
 /// What heads give of each token, and their numbers.
 #[derive(Clone, Debug)]
@@ -36,16 +38,11 @@ impl HeadSteps {
 /// If shapes do not fit.
 pub fn head_weights(of: &HeadSteps) -> Result<AnyTensor, OpsError> {
     let [tokens, heads] = crate::check::matrix(&of.steps)?;
-    let wrong = |what, got: &AnyTensor, expected: Vec<usize>| {
-        Err(OpsError::Shape { op: OP, what, got: got.shape(), expected })
-    };
-    if let Some(learning) = of.learning.as_ref().filter(|learning| learning.shape() != [tokens, heads]) {
-        return wrong("learning", learning, vec![tokens, heads]);
+    if let Some(learning) = &of.learning {
+        crate::check::shape(OP, "learning", learning.shape(), &[tokens, heads])?;
     }
     for (what, numbers) in [("bias", &of.bias), ("log_rate", &of.log_rate)] {
-        if numbers.shape() != [heads] {
-            return wrong(what, numbers, vec![heads]);
-        }
+        crate::check::shape(OP, what, numbers.shape(), &[heads])?;
     }
     let inputs = of.inputs();
     dispatch!(&inputs => head_weights::head_weights(of))

@@ -69,6 +69,7 @@ mod linear_attention;
 mod magnitude;
 mod muon;
 mod norm;
+mod once_for;
 mod orthogonal;
 mod packed;
 mod parameters;

@@ -54,9 +54,7 @@ impl LinearAttentionShape {
         if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
             return Err(wrong("heads", vec![self.heads], vec![self.key_heads]));
         }
-        if weights.shape() != [2, tokens * self.heads] {
-            return Err(wrong("weights", weights.shape(), vec![2, tokens * self.heads]));
-        }
+        crate::check::shape(OP, "weights", weights.shape(), &[2, tokens * self.heads])?;
         Ok(tokens)
     }
 }

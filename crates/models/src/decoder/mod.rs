@@ -40,7 +40,7 @@ use burnish_core::Compute;
 use burnish_ops::{
     AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError, Rotary,
     RouterBalance, Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns,
-    scaled_sum, select_rows, short_conv,
+    scaled_sum, select_rows, short_conv, split_columns,
 };
 use burnish_tp::Split;
 
@@ -627,9 +627,10 @@ fn beside(x: &AnyTensor, y: &AnyTensor) -> Result<AnyTensor, OpsError> {
 
 /// The first `columns`, and the others.
 fn apart(x: &AnyTensor, columns: usize) -> Result<(AnyTensor, AnyTensor), OpsError> {
-    let x = x.rank::<2>()?;
-    let rest = x.dims()[1] - columns;
-    Ok((AnyTensor::new(x.clone().narrow(1, 0, columns)), AnyTensor::new(x.narrow(1, columns, rest))))
+    let width = x.shape()[1];
+    let pieces = split_columns(x, &[columns, width - columns])?;
+    let [first, rest] = pieces.try_into().expect("invariant: a piece for each width");
+    Ok((first, rest))
 }
 
 /// Sines, then cosines, of positions two further on: `[tokens, hidden]`, as tensor2tensor spaces them.

@@ -384,27 +384,25 @@ impl Walk<'_> {
         let BlockSizes { kv_heads, head_dim, .. } = spec.sizes(at);
         let bytes = block.qkv.first().map_or(4, |layer| self.bytes(layer));
         let (tokens, ranks) = (self.tokens, self.ranks);
-        let linear = LinearAttentionSize {
-            texts: self.texts.texts as u64,
-            tokens: self.texts.tokens as u64,
-            key_heads: 0,
-            heads: 0,
-            key_dim: 0,
-            value_dim: 0,
-            delta_rule: false,
-            bytes,
+        let (texts, new) = (self.texts.texts as u64, self.texts.tokens as u64);
+        let linear = |[key_heads, heads]: [u64; 2], [key_dim, value_dim]: [usize; 2], delta_rule| {
+            let [key_dim, value_dim] = [key_dim, value_dim].map(|n| n as u64);
+            let of = LinearAttentionSize {
+                texts,
+                tokens: new,
+                key_heads,
+                heads,
+                key_dim,
+                value_dim,
+                delta_rule,
+                bytes,
+            };
+            [of.forward(), of.backward()]
         };
         let mut found = Vec::new();
         if let Some(delta) = spec.delta_of(at) {
-            let of = LinearAttentionSize {
-                key_heads: (delta.key_heads as u64).div_ceil(ranks),
-                heads: (delta.value_heads as u64).div_ceil(ranks),
-                key_dim: delta.key_dim as u64,
-                value_dim: delta.value_dim as u64,
-                delta_rule: true,
-                ..linear
-            };
-            found.push([of.forward(), of.backward()]);
+            let heads = [delta.key_heads, delta.value_heads].map(|heads| (heads as u64).div_ceil(ranks));
+            found.push(linear(heads, [delta.key_dim, delta.value_dim], true));
         } else if block.conv.is_some() {
             let width = (spec.hidden as u64).div_ceil(ranks);
             let taps = spec.conv.map_or(0, |conv| conv.taps as u64);
@@ -442,14 +440,7 @@ impl Walk<'_> {
             }
         }
         if let Some(ssd) = spec.ssd_of(at) {
-            let of = LinearAttentionSize {
-                key_heads: ssd.groups as u64,
-                heads: ssd.heads as u64,
-                key_dim: ssd.state as u64,
-                value_dim: ssd.head_dim as u64,
-                ..linear
-            };
-            found.push([of.forward(), of.backward()]);
+            found.push(linear([ssd.groups, ssd.heads].map(|n| n as u64), [ssd.state, ssd.head_dim], false));
         }
         for [forward, backward] in found {
             self.add(Operation::Recurrences, Phase::Forward, forward);

@@ -1,11 +1,8 @@
 //! [`crate::head_weights()`] on the CPU.
 
 use super::host::{Host, tensor};
-use crate::head_weights::{HeadSteps, OP};
+use crate::head_weights::{HeadSteps, LINE, OP};
 use crate::{AnyTensor, OpsError, apply};
-
-/// Beyond it a softplus is the line that it comes near to, as torch has it.
-const LINE: f32 = 20.0;
 
 fn softplus(x: f32) -> f32 {
     if x > LINE { x } else { x.exp().ln_1p() }

@@ -6,11 +6,8 @@ use burn::tensor::activation::sigmoid;
 #[cfg(feature = "cube")]
 use super::kernels;
 use super::{to, wide_dtype};
-use crate::head_weights::HeadSteps;
+use crate::head_weights::{HeadSteps, LINE};
 use crate::{AnyTensor, OpsError};
-
-/// Beyond it a softplus is the line that it comes near to, as torch has it.
-const LINE: f32 = 20.0;
 
 /// See [`crate::head_weights()`].
 pub(crate) fn head_weights(of: &HeadSteps) -> Result<AnyTensor, OpsError> {

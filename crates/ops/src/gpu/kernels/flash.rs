@@ -1,20 +1,21 @@
 //! Flash attention and its gradients, in one launch and in three.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burnish_gpu_kernels as kernels;
 
-use super::{integers, of_rank};
+use super::{OnDevice, of_rank};
 use crate::AnyTensor;
 use crate::attention::AttentionShape;
 use crate::cube::{Inputs, client, float, launch};
 use crate::gpu::attention::Sight;
+use crate::once_for::OnceFor;
 
 /// Attention of one row of tokens.
 pub(in crate::gpu) struct Flash {
     kernel: kernels::FlashAttention,
-    plan: OnDevice,
+    plan: OnDevice<kernels::FlashPlan>,
     /// `[heads]`, where there are.
     slopes: Option<AnyTensor>,
     sinks: Option<AnyTensor>,
@@ -23,29 +24,15 @@ pub(in crate::gpu) struct Flash {
     head_dim: usize,
 }
 
-/// A plan, and its words where a device has them.
-#[derive(Clone, Debug)]
-struct OnDevice {
-    plan: Arc<kernels::FlashPlan>,
-    words: Tensor<1, Int>,
-}
-
-impl OnDevice {
-    fn new(plan: kernels::FlashPlan, device: &Device) -> Self {
-        let words = integers(plan.words().iter().map(|&word| word as i32).collect(), device);
-        Self { plan: Arc::new(plan), words }
-    }
-}
-
 /// Plans of the documents of a row, one for all layers whose tokens see alike by the same kernels.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Plans(Arc<Mutex<Vec<Kept>>>);
+pub(crate) struct Plans(OnceFor<Kept>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kept {
     window: Option<usize>,
     parents: Arc<Vec<Option<usize>>>,
-    plan: OnDevice,
+    plan: OnDevice<kernels::FlashPlan>,
 }
 
 impl Plans {
@@ -55,23 +42,17 @@ impl Plans {
         kernel: &kernels::FlashAttention,
         shape: &AttentionShape,
         (tokens, device): (usize, &Device),
-        make: impl FnOnce() -> OnDevice,
-    ) -> OnDevice {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |kept: &&Kept| {
+        make: impl FnOnce() -> OnDevice<kernels::FlashPlan>,
+    ) -> OnDevice<kernels::FlashPlan> {
+        let fits = |kept: &Kept| {
             let OnDevice { plan, words } = &kept.plan;
             (kept.window, &kept.parents) == (shape.window, &shape.parents)
                 && plan.tokens() == tokens
                 && kernel.takes(plan)
                 && words.device() == *device
         };
-        if let Some(kept) = all.iter().find(fits) {
-            return kept.plan.clone();
-        }
-        let plan = make();
         let (window, parents) = (shape.window, Arc::clone(&shape.parents));
-        all.push(Kept { window, parents, plan: plan.clone() });
-        plan
+        self.0.get(fits, || Kept { window, parents, plan: make() }).plan
     }
 }
 
@@ -178,7 +159,7 @@ impl Flash {
         let device = qkv.device();
         let make = || {
             let sight = sight();
-            OnDevice::new(kernel.plan(&sight.low, &sight.before), &device)
+            OnDevice::new(kernel.plan(&sight.low, &sight.before), kernels::FlashPlan::words, &device)
         };
         let plan = match plans {
             Some(plans) => plans.of(&kernel, shape, (tokens, &device), make),

@@ -1,81 +1,55 @@
 //! Linear attention, and its gradients.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
+use burn::tensor::{DType, Device, FloatDType};
 use burnish_gpu_kernels as kernels;
 
-use super::integers;
+use super::OnDevice;
 use crate::cube::{Inputs, client, launch};
 use crate::linear_attention::{LinearAttentionShape, OP};
+use crate::once_for::OnceFor;
 use crate::{AnyTensor, Documents, OpsError, apply};
 
-/// A plan, and its words where a device has them.
-#[derive(Clone, Debug)]
-struct OnDevice {
-    plan: Arc<kernels::LinearAttentionPlan>,
-    words: Tensor<1, Int>,
-}
-
-impl OnDevice {
-    fn new(plan: kernels::LinearAttentionPlan, device: &Device) -> Self {
-        let words = integers(plan.words().iter().map(|&word| word as i32).collect(), device);
-        Self { plan: Arc::new(plan), words }
-    }
-}
+type Plan = OnDevice<kernels::LinearAttentionPlan>;
 
 /// Plans of the texts of a row, one for all layers that walk them alike.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TextPlans(Arc<Mutex<Vec<Kept>>>);
+pub(crate) struct TextPlans(OnceFor<Kept>);
 
-/// What texts go on from.
-#[derive(Clone, Copy, Debug)]
-enum Before<'a> {
-    /// The texts that they continue, or nothing.
-    Texts(&'a [Option<usize>]),
-    /// States that are held.
-    Held,
-}
-
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kept {
     /// Of texts whose states are held, none.
-    parents: Option<Vec<Option<usize>>>,
+    parents: Option<Arc<[Option<usize>]>>,
     tokens: usize,
     kernel: kernels::LinearAttention,
-    plan: OnDevice,
+    plan: Plan,
 }
 
 impl TextPlans {
+    /// That of texts that continue their `parents`, or go on from states that are held.
     fn of(
         &self,
         kernel: &kernels::LinearAttention,
         texts: &[Range<usize>],
-        before: Before<'_>,
+        parents: Option<&[Option<usize>]>,
         (tokens, device): (usize, &Device),
-    ) -> OnDevice {
-        let parents = match before {
-            Before::Texts(parents) => Some(parents),
-            Before::Held => None,
-        };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |kept: &&Kept| {
+    ) -> Plan {
+        let fits = |kept: &Kept| {
             (kept.tokens, kept.parents.as_deref()) == (tokens, parents)
                 && kept.kernel == *kernel
                 && kept.plan.words.device() == *device
         };
-        if let Some(kept) = all.iter().find(fits) {
-            return kept.plan.clone();
-        }
-        let plan = match parents {
-            Some(parents) => kernel.plan(texts, parents, tokens),
-            None => kernel.plan_of_held(texts, tokens),
+        let new = || {
+            let plan = match parents {
+                Some(parents) => kernel.plan(texts, parents, tokens),
+                None => kernel.plan_of_held(texts, tokens),
+            };
+            let plan = OnDevice::new(plan, kernels::LinearAttentionPlan::words, device);
+            Kept { parents: parents.map(Into::into), tokens, kernel: *kernel, plan }
         };
-        let plan = OnDevice::new(plan, device);
-        let parents = parents.map(<[_]>::to_vec);
-        all.push(Kept { parents, tokens, kernel: *kernel, plan: plan.clone() });
-        plan
+        self.0.get(fits, new).plan
     }
 }
 
@@ -113,7 +87,7 @@ pub(in crate::gpu) fn linear_attention(
         return None;
     }
     let (heads, device) = (shape.heads, inputs[0].plain().device());
-    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Before::Texts(parents), (tokens, &device));
+    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Some(parents), (tokens, &device));
     let y = [tokens, heads * shape.value_dim];
     Some(apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
         let read = |more: &[&AnyTensor]| {
@@ -158,7 +132,7 @@ pub(in crate::gpu) fn linear_attention_stepped(
         return None;
     }
     let device = inputs[0].device();
-    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Before::Held, (tokens, &device));
+    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, None, (tokens, &device));
     let [qkv, weights] = inputs;
     let read = Inputs::of(&[qkv, weights, states])?.and_integers(words);
     let (y, behind) = ([tokens, shape.heads * shape.value_dim], [texts.len(), shape.state()]);

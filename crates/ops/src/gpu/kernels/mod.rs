@@ -44,6 +44,8 @@ pub(super) use product::product;
 pub(super) use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};
 
+use std::sync::Arc;
+
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::AnyTensor;
@@ -51,6 +53,26 @@ use crate::AnyTensor;
 /// A kernel's output as the tensor that was asked for.
 fn of_rank<const D: usize>(tensor: &AnyTensor) -> Tensor<D> {
     tensor.rank().expect("invariant: an output has the shape that was asked for")
+}
+
+/// A plan, and its words where a device has them.
+#[derive(Debug)]
+struct OnDevice<P> {
+    plan: Arc<P>,
+    words: Tensor<1, Int>,
+}
+
+impl<P> Clone for OnDevice<P> {
+    fn clone(&self) -> Self {
+        Self { plan: Arc::clone(&self.plan), words: self.words.clone() }
+    }
+}
+
+impl<P> OnDevice<P> {
+    fn new(plan: P, words: impl FnOnce(&P) -> &[u32], device: &Device) -> Self {
+        let words = integers(words(&plan).iter().map(|word| word.cast_signed()).collect(), device);
+        Self { plan: Arc::new(plan), words }
+    }
 }
 
 /// Integers of 32 bits, whatever the device's default is.

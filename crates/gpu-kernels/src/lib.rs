@@ -29,6 +29,7 @@ mod conv_heads;
 mod draw;
 mod dropout;
 mod elements;
+mod expert_rows;
 mod few_rows;
 mod flash;
 mod gate;
@@ -58,6 +59,7 @@ pub use conv_heads::{ConvHeadsGrad, ConvHeadsShape, ConvReaders, conv_heads, con
 pub use cubecl_core::prelude::Client;
 pub use draw::{DRAW_BLOCK, DRAW_NUMBERS, logit_blocks, logits_of_blocks};
 pub use dropout::{Mask, dropout};
+pub use expert_rows::{ExpertRows, combine_rows, count_experts, expert_tiles, sorts_experts};
 pub use few_rows::{FewRows, multiply_few_rows};
 pub use flash::{
     FlashAttention, FlashGradients, FlashOperands, FlashOutput, FlashPlan, FlashShape, HeadRows, NOWHERE,

@@ -354,6 +354,7 @@ fn rows_in_groups_are_multiplied_by_the_matrix_of_their_group() {
                 let rank = 16;
                 let p = Placed::new(&client, dtype, [1, rows, rank], (false, 0), 3);
                 let q = Placed::new(&client, dtype, [groups, rank, columns], (turned, 0), 4);
+                let biases = &numbers(FloatType::F32, groups * columns, 5);
                 let expected: Vec<f64> = (0..rows / GROUP_ROWS)
                     .flat_map(|tile| {
                         let part = |all: &[f32], depth: usize, b: &[f32]| {
@@ -367,15 +368,32 @@ fn rows_in_groups_are_multiplied_by_the_matrix_of_their_group() {
                             let more = part(&p.values, rank, &q.values);
                             sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                         }
-                        sums.into_iter().map(|sum| sum * 0.5)
+                        let group = of_tile[tile] as usize;
+                        let bias = move |i: usize| f64::from(biases[group * columns + i % columns]);
+                        let biased =
+                            |(i, sum): (usize, f64)| sum * 0.5 + if with_more { bias(i) } else { 0.0 };
+                        sums.into_iter().enumerate().map(biased).collect::<Vec<_>>()
                     })
                     .collect();
                 let what = format!("{of:?} of {factors:?} from {dtype:?}, turned {turned}");
                 let more = with_more.then(|| More { a: p.at.clone(), b: q.at.clone(), depth: rank });
-                let finish = Finish { more, scale: 0.5, ..Finish::default() };
-                let groups = Groups::Rows(table.clone(), groups);
-                let got = gemm.multiply_groups(&client, of, [&a.at, &b.at], &groups, FloatType::F32, &finish);
-                close(&what, &download(&client, &got), &expected, bound(depth + rank, FloatType::F32));
+                let bias = with_more.then(|| upload(&client, FloatType::F32, &biases));
+                let finish = Finish { more, scale: 0.5, bias, ..Finish::default() };
+                // All at once, or in two launches of which each has the matrices of some.
+                for parts in [vec![0..groups], vec![0..2, 2..groups]] {
+                    let got = Buffer::empty(&client, rows * columns, FloatType::F32);
+                    for own in parts {
+                        let part =
+                            |m: &Matrices| Matrices { first: m.first + own.start * m.matrix, ..m.clone() };
+                        let mut finish = finish.clone();
+                        finish.more = finish.more.map(|more| More { b: part(&more.b), ..more });
+                        finish.bias =
+                            finish.bias.map(|bias| bias.piece(own.start * columns, own.len() * columns));
+                        let groups = Groups::Rows { of: table.clone(), first: own.start, count: own.len() };
+                        gemm.multiply_groups(&client, of, [&a.at, &part(&b.at)], &groups, &got, &finish);
+                    }
+                    close(&what, &download(&client, &got), &expected, bound(depth + rank, FloatType::F32));
+                }
             }
         }
     }
@@ -408,7 +426,8 @@ fn each_group_has_the_sum_over_its_lines() {
                 let what = format!("{of:?} of {factors:?} from {dtype:?}");
                 let finish = Finish::default();
                 let groups = Groups::Depth(starts.clone());
-                let got = gemm.multiply_groups(&client, of, [&a.at, &b.at], &groups, FloatType::F32, &finish);
+                let got = Buffer::empty(&client, of.batches * rows * columns, FloatType::F32);
+                gemm.multiply_groups(&client, of, [&a.at, &b.at], &groups, &got, &finish);
                 close(&what, &download(&client, &got), &expected, bound(depth, FloatType::F32));
             }
         }

@@ -7,6 +7,7 @@ mod cast;
 mod conv_heads;
 mod draw;
 mod dropout;
+mod expert_rows;
 mod flash;
 mod gate;
 mod gated_norm;

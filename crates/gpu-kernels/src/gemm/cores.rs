@@ -453,6 +453,7 @@ pub(super) fn multiply_by_cores<
                     share.column + column + lane % 2 * 8 + lane % 4 / 2 * 4 + comptime!(block * STRIP),
                     c,
                     bias,
+                    share.bias,
                     d,
                     c_first,
                     of_c.line,

@@ -71,7 +71,7 @@ pub(super) fn multiply(
             q.place(others),
             c.place(1),
             d.place(1),
-            SizesLaunch::new(of.rows, of.columns, vectors, more_vectors, vectors, 1, 1, finish.scale),
+            SizesLaunch::new(of.rows, of.columns, vectors, more_vectors, vectors, 1, 1, finish.scale, 0, 0),
             finish.form(true),
             Asked { rows, units },
             of_a,

@@ -43,6 +43,9 @@ pub(crate) struct Sizes {
     pub(crate) batches: usize,
     /// Multiplies the sums.
     pub(crate) scale: f32,
+    /// The first of a grouped product's right matrices among all groups', and how many there are.
+    pub(crate) first_group: usize,
+    pub(crate) groups: usize,
 }
 
 /// Which matrices a tile multiplies, of a grouped product.
@@ -51,7 +54,7 @@ pub(crate) struct Sizes {
 pub(super) enum Grouping {
     /// Those of its batch.
     Batches,
-    /// The right one that each [`GROUP_ROWS`] rows say.
+    /// The right one that each [`GROUP_ROWS`] rows say, if it is one of these.
     Rows(Box<[u32]>),
     /// The only ones, and of their factors those between the beginnings of its batch and of the next.
     Depth(Box<[u32]>),
@@ -76,6 +79,8 @@ pub(super) struct Share {
     pub(super) to: usize,
     /// Those of the other product's.
     pub(super) more: usize,
+    /// Where the bias of its matrix begins.
+    pub(super) bias: usize,
 }
 
 /// Tiles one below the other that are computed about together, since they read the same columns.
@@ -104,9 +109,16 @@ pub(super) fn share(
     let mut to = min(from + sizes.each, sizes.depth);
     let mut left = batch;
     let mut right = batch;
+    let mut any = batch < sizes.batches;
+    let mut bias = 0usize;
     match groups {
         Grouping::Batches => {}
-        Grouping::Rows(of) => right = of[row / GROUP_ROWS] as usize,
+        Grouping::Rows(of) => {
+            let group = of[min(row, sizes.rows - 1) / GROUP_ROWS] as usize;
+            any = any && group >= sizes.first_group && group < sizes.first_group + sizes.groups;
+            right = select(any, group - sizes.first_group, 0usize);
+            bias = right * sizes.columns;
+        }
         Grouping::Depth(starts) => {
             let there = min(batch, sizes.batches - 1);
             from = starts[there] as usize;
@@ -116,7 +128,7 @@ pub(super) fn share(
         }
     }
     Share {
-        any: batch < sizes.batches,
+        any,
         batch,
         left,
         right,
@@ -127,6 +139,7 @@ pub(super) fn share(
         to,
         // With the last part.
         more: select(part + 1 == sizes.parts, sizes.more_depth, 0usize),
+        bias,
     }
 }
 
@@ -146,6 +159,7 @@ fn finished<C: Float, N: Size>(
     value: Vector<f32, N>,
     c: &[Vector<C, N>],
     bias: &[f32],
+    bias_first: usize,
     at: usize,
     column: usize,
     scale: f32,
@@ -161,7 +175,7 @@ fn finished<C: Float, N: Size>(
             let mut of_bias = Vector::<f32, N>::new(0.0f32);
             #[unroll]
             for k in 0..N::value() {
-                of_bias.insert(k, bias[column * N::value() + k]);
+                of_bias.insert(k, bias[bias_first + column * N::value() + k]);
             }
             value += of_bias;
         }
@@ -177,6 +191,7 @@ pub(super) fn put<C: Float, O: Float, N: Size>(
     column: usize,
     c: &[Vector<C, N>],
     bias: &[f32],
+    bias_first: usize,
     d: &mut [Vector<O, N>],
     c_first: usize,
     c_line: usize,
@@ -191,7 +206,7 @@ pub(super) fn put<C: Float, O: Float, N: Size>(
         pairs[i] = pair::<f32>(four.extract(comptime!(2 * i)), four.extract(comptime!(2 * i + 1)));
     }
     put_run::<C, O, N>(
-        &pairs, 2usize, row, column, c, bias, d, c_first, c_line, d_first, d_line, sizes, form,
+        &pairs, 2usize, row, column, c, bias, bias_first, d, c_first, c_line, d_first, d_line, sizes, form,
     );
 }
 
@@ -204,6 +219,7 @@ pub(super) fn put_run<C: Float, O: Float, N: Size>(
     column: usize,
     c: &[Vector<C, N>],
     bias: &[f32],
+    bias_first: usize,
     d: &mut [Vector<O, N>],
     c_first: usize,
     c_line: usize,
@@ -224,8 +240,16 @@ pub(super) fn put_run<C: Float, O: Float, N: Size>(
                     let one = comptime!(k * size + i);
                     value.insert(i, pairs[comptime!(one / 2)].extract(comptime!(one % 2)));
                 }
-                let value =
-                    finished::<C, N>(value, c, bias, c_first + row * c_line + at, at, sizes.scale, form);
+                let value = finished::<C, N>(
+                    value,
+                    c,
+                    bias,
+                    bias_first,
+                    c_first + row * c_line + at,
+                    at,
+                    sizes.scale,
+                    form,
+                );
                 d[d_first + row * d_line + at] = Vector::cast_from(value);
             }
         }
@@ -259,6 +283,6 @@ pub(super) fn add_parts<C: Float, O: Float, N: Size>(
         sum += sums[(batch * sizes.parts + part) * matrix + inside];
     }
     let at = of_c.first + batch * of_c.matrix + row * of_c.line + column;
-    let sum = finished::<C, N>(sum, c, bias, at, column, sizes.scale, form);
+    let sum = finished::<C, N>(sum, c, bias, 0usize, at, column, sizes.scale, form);
     d[of_d.first + batch * of_d.matrix + row * of_d.line + column] = Vector::cast_from(sum);
 }

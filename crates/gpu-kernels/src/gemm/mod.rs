@@ -133,8 +133,15 @@ pub use burnish_core::GROUP_ROWS;
 /// How rows in groups, as tokens by their experts, are multiplied with matrices of which each group has one.
 #[derive(Clone, Debug)]
 pub enum Groups {
-    /// Rows of `a`, each by the matrix of its group among so many of `b`: 32-bit integers, one for each [`GROUP_ROWS`] rows.
-    Rows(Buffer, usize),
+    /// Rows of `a`, each by the matrix of its group of `b`, as 32-bit integers.
+    Rows {
+        /// Of each [`GROUP_ROWS`] rows.
+        of: Buffer,
+        /// The first group that there is a matrix of: rows of others are left as they are.
+        first: usize,
+        /// The matrices.
+        count: usize,
+    },
     /// For each group, a batch of the output, the sum over the group's lines of both operands: where they begin, as 32-bit
     /// integers, and once more where the last one's end.
     Depth(Buffer),
@@ -256,7 +263,7 @@ impl Gemm {
                 if other.is_none() { BufferArg::alias(1, d.buffer.len / size) } else { d.buffer.arg(size) },
                 c.place(size),
                 d.place(size),
-                SizesLaunch::new(rows, columns, depth, 0, depth, parts, batches, finish.scale),
+                SizesLaunch::new(rows, columns, depth, 0, depth, parts, batches, finish.scale, 0, 0),
                 finish.form(true),
                 c.buffer.dtype.elem(),
                 d.buffer.dtype.elem(),
@@ -264,42 +271,41 @@ impl Gemm {
         }
     }
 
-    /// A grouped product in `dtype`, `[rows, columns]` or, of groups of the depth, `[batches, rows, columns]`, where `of` has a batch
-    /// for each group and the lines of all of them as its depth; nothing is done to its sums but that they are scaled and, of groups of rows, another product's are added.
+    /// A grouped product, written to `d`: `[rows, columns]` or, of groups of the depth, `[batches, rows, columns]`, where `of` has a batch
+    /// for each group and the lines of all of them as its depth. Its sums are scaled and, of groups of rows, another product's and a
+    /// bias of each group, `[count, columns]`, are added.
     ///
     /// One launch. The rows between a group's last and the next one's first are computed as any: they are the caller's to fill,
-    /// with zeros in one operand of groups of the depth.
+    /// with zeros in one operand of groups of the depth. Rows of a group that has no matrix keep what `d` holds.
     ///
     /// # Panics
-    /// If there are batches of groups of rows, their number is no multiple of [`GROUP_ROWS`], or something else is to be done to
-    /// sums.
-    #[must_use]
+    /// If there are batches of groups of rows, their number is no multiple of [`GROUP_ROWS`], `d` is of another size, or something
+    /// else is to be done to sums.
     pub fn multiply_groups(
         &self,
         client: &Client,
         of: Product,
         [a, b]: [&Matrices; 2],
         groups: &Groups,
-        dtype: FloatType,
+        d: &Buffer,
         finish: &Finish,
-    ) -> Buffer {
-        let plain = finish.bias.is_none() && matches!(finish.add, Add::Nothing);
+    ) {
+        let plain = matches!(finish.add, Add::Nothing);
         let fits = match groups {
-            Groups::Rows(..) => of.batches == 1 && of.rows.is_multiple_of(GROUP_ROWS),
-            Groups::Depth(_) => finish.more.is_none(),
+            Groups::Rows { .. } => of.batches == 1 && of.rows.is_multiple_of(GROUP_ROWS),
+            Groups::Depth(_) => finish.more.is_none() && finish.bias.is_none(),
         };
         assert!(plain && fits, "invariant: a product of groups that is finished by itself");
-        let d = Buffer::empty(client, of.batches * of.rows * of.columns, dtype);
+        assert_eq!(d.len, of.batches * of.rows * of.columns, "invariant: room for the products");
         if d.len > 0 {
             let each = match groups {
-                Groups::Rows(..) => of,
+                Groups::Rows { .. } => of,
                 Groups::Depth(_) => Product { depth: of.depth.div_ceil(of.batches), ..of },
             };
             let (by, cut) = self.cut(each, a, b, finish);
             let to = Matrices::rows(d.clone(), of.rows, of.columns);
             self.launch(client, of, a, b, &to, finish, (by, cut.whole(of)), Some(groups));
         }
-        d
     }
 
     /// Which kernel multiplies, in which tiles and parts.
@@ -340,12 +346,16 @@ impl Gemm {
         let Product { batches, rows, columns, depth } = of;
         let [lefts, rights] = match groups {
             None => [batches; 2],
-            Some(Groups::Rows(_, groups)) => [1, *groups],
+            Some(Groups::Rows { count, .. }) => [1, *count],
             Some(Groups::Depth(_)) => [1; 2],
+        };
+        let first = match groups {
+            Some(Groups::Rows { first, .. }) => *first,
+            _ => 0,
         };
         let groups = match groups {
             None => GroupingArgs::Batches,
-            Some(Groups::Rows(of, _)) => GroupingArgs::Rows(of.arg(1)),
+            Some(Groups::Rows { of, .. }) => GroupingArgs::Rows(of.arg(1)),
             Some(Groups::Depth(starts)) => GroupingArgs::Depth(starts.arg(1)),
         };
         let other = match &finish.add {
@@ -358,8 +368,18 @@ impl Gemm {
         let (more, form) = (finish.more.as_ref(), finish.form(cut.parts == 1));
         let (p, q) = more.map_or((a, b), |more| (&more.a, &more.b));
         let more_depth = more.map_or(0, |more| more.depth);
-        let sizes =
-            SizesLaunch::new(rows, columns, depth, more_depth, cut.each, cut.parts, batches, finish.scale);
+        let sizes = SizesLaunch::new(
+            rows,
+            columns,
+            depth,
+            more_depth,
+            cut.each,
+            cut.parts,
+            batches,
+            finish.scale,
+            first,
+            rights,
+        );
         let bias = finish.bias.as_ref().unwrap_or(&d.buffer);
         let to = |at: usize| match other {
             Some(_) => d.buffer.arg(size),

@@ -157,6 +157,7 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
             share.column + x * 4,
             c,
             bias,
+            share.bias,
             d,
             c_first,
             of_c.line,

@@ -259,6 +259,7 @@ fn write<C: Float, O: Float, N: Size>(
                     column + comptime!(group * QUAD * 8),
                     c,
                     bias,
+                    share.bias,
                     d,
                     c_first,
                     of_c.line,

@@ -36,15 +36,9 @@ pub fn sorts_experts(client: &Client, experts: usize) -> bool {
     (1..=MOST).contains(&experts) && bytes >= 4 * (PART + 4 * experts)
 }
 
-/// [`GROUP_ROWS`]s that rows of so many places fill at most, whatever their experts are.
-#[must_use]
-pub fn expert_tiles(experts: usize, places: usize) -> usize {
-    (places + (GROUP_ROWS - 1) * places.min(experts)) / GROUP_ROWS
-}
-
 impl ExpertRows {
     /// Sorts the places of `chosen` `[tokens, per_token]`, experts as 32-bit integers; a number that is none of `experts` has no
-    /// row. There are rows for `tiles` times [`GROUP_ROWS`], of which [`expert_tiles`] are always enough.
+    /// row. There are rows for `tiles` times [`GROUP_ROWS`], of which [`burnish_core::expert_tiles`] are always enough.
     ///
     /// One launch, two of more than 512 places. About 512 comparisons for each place.
     ///

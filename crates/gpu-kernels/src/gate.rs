@@ -141,7 +141,7 @@ fn backward<I: Float, D: Float, N: Size>(
 
 /// `f(x)`.
 #[cube]
-fn value_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32, N> {
+pub(crate) fn value_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32, N> {
     match comptime!(f) {
         Activation::Silu => x * sigmoid::<N>(x),
         Activation::Gelu => x * normal_cdf::<N>(x),
@@ -156,7 +156,7 @@ fn value_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32
 
 /// `f'(x)`.
 #[cube]
-fn slope_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32, N> {
+pub(crate) fn slope_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
     match comptime!(f) {
         Activation::Silu => {

@@ -29,6 +29,7 @@ mod conv_heads;
 mod draw;
 mod dropout;
 mod elements;
+mod expert_gate;
 mod expert_rows;
 mod few_rows;
 mod flash;
@@ -44,6 +45,7 @@ mod norm;
 mod packed;
 mod reading;
 mod recording;
+mod router;
 mod row;
 mod rows;
 mod several;
@@ -59,7 +61,8 @@ pub use conv_heads::{ConvHeadsGrad, ConvHeadsShape, ConvReaders, conv_heads, con
 pub use cubecl_core::prelude::Client;
 pub use draw::{DRAW_BLOCK, DRAW_NUMBERS, logit_blocks, logits_of_blocks};
 pub use dropout::{Mask, dropout};
-pub use expert_rows::{ExpertRows, combine_rows, count_experts, expert_tiles, sorts_experts};
+pub use expert_gate::{ExpertGateBackward, expert_gate, expert_gate_backward};
+pub use expert_rows::{ExpertRows, combine_rows, count_experts, sorts_experts};
 pub use few_rows::{FewRows, multiply_few_rows};
 pub use flash::{
     FlashAttention, FlashGradients, FlashOperands, FlashOutput, FlashPlan, FlashShape, HeadRows, NOWHERE,
@@ -81,5 +84,6 @@ pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
 pub use packed::{PackedLayout, widen_rows};
 pub use reading::Reading;
 pub use recording::{NotRecorded, Recording, Rehearsal};
+pub use router::{RouterChoice, choose_experts, choose_experts_backward, chooses_experts, probability_sums};
 pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub use sums::{over_rows, sum_rows, sums_of_squares};

@@ -1,5 +1,6 @@
+use burnish_core::expert_tiles;
 use burnish_gpu_kernels::{
-    Buffer, Client, ExpertRows, FloatType, GROUP_ROWS, NO_ROW, combine_rows, count_experts, expert_tiles,
+    Buffer, Client, ExpertRows, FloatType, GROUP_ROWS, NO_ROW, combine_rows, count_experts,
 };
 
 use crate::on_device::{client, close, download, dtypes, numbers, rounding, upload, upload_integers};

@@ -3,7 +3,7 @@ use burnish_gpu_kernels::{FloatType, Gate, gate, gate_backward};
 
 use crate::on_device::{client, close, download, dtypes, numbers, rounding, upload};
 
-fn sigmoid(x: f64) -> f64 {
+pub(crate) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -18,7 +18,7 @@ fn normal_cdf(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
-fn value(f: Activation, x: f64) -> f64 {
+pub(crate) fn value(f: Activation, x: f64) -> f64 {
     match f {
         Activation::Silu => x * sigmoid(x),
         Activation::Gelu => x * normal_cdf(x),

@@ -9,6 +9,12 @@ pub const ELSEWHERE: u32 = u32::MAX;
 /// without it.
 pub const GROUP_ROWS: usize = 128;
 
+/// [`GROUP_ROWS`]s that rows of so many places, each of one of so many experts, fill at most, whatever their experts are.
+#[must_use]
+pub fn expert_tiles(experts: usize, places: usize) -> usize {
+    (places + (GROUP_ROWS - 1) * places.min(experts)) / GROUP_ROWS
+}
+
 /// What a router's logits become.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RouterScores {

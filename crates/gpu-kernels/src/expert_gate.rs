@@ -131,7 +131,7 @@ pub fn expert_gate_backward(
         let size = size_of(inner, &[x, d], &[dtype, value_dtype]);
         let shares = Shares::new(client, inner / size);
         let (form, alpha, limit) = Form::of(gate);
-        backward::launch(
+        through_gate::launch(
             client,
             row::cubes(client, rows.div_ceil(shares.groups())),
             CubeDim::new_1d(shares.cube as u32),
@@ -178,7 +178,7 @@ fn clamped_forward<I: Float, O: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn backward<I: Float, D: Float, O: Float, V: Float, N: Size>(
+fn through_gate<I: Float, D: Float, O: Float, V: Float, N: Size>(
     x: &[Vector<I, N>],
     d: &[Vector<D, N>],
     weights: &[f32],

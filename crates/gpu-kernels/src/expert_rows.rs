@@ -62,7 +62,7 @@ impl ExpertRows {
         let alone = parts == 1;
         let counts = if alone { chosen.clone() } else { count_parts(client, chosen, experts) };
         let units = row::most_units(client);
-        place::launch(
+        sort_places::launch(
             client,
             row::cubes(client, parts),
             CubeDim::new_1d(units as u32),
@@ -108,7 +108,7 @@ fn count_parts(client: &Client, chosen: &Buffer, experts: usize) -> Buffer {
     let parts = parts(chosen.len);
     let counts = Buffer::empty(client, parts * experts, FloatType::F32);
     let units = row::most_units(client);
-    count::launch(
+    count_places::launch(
         client,
         row::cubes(client, parts),
         CubeDim::new_1d(units as u32),
@@ -229,7 +229,7 @@ fn count_part(
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn count(
+fn count_places(
     chosen: &[u32],
     counts: &mut [f32],
     n: usize,
@@ -289,7 +289,7 @@ fn sum_up(
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn place(
+fn sort_places(
     chosen: &[u32],
     counts: &[f32],
     of_tiles: &mut [u32],

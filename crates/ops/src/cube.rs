@@ -82,7 +82,13 @@ impl On {
 
     /// Numbers in f32.
     pub(crate) fn floats(&self, piece: Buffer, shape: &[usize]) -> AnyTensor {
-        Cube::wrap(self.piece(piece, shape, DType::F32))
+        self.in_dtype(piece, shape, DType::F32)
+    }
+
+    /// Numbers in a dtype that kernels compute with.
+    pub(crate) fn in_dtype(&self, piece: Buffer, shape: &[usize], dtype: DType) -> AnyTensor {
+        debug_assert!(float(dtype) == Some(piece.dtype));
+        Cube::wrap(self.piece(piece, shape, dtype))
     }
 
     /// Words.
@@ -96,6 +102,13 @@ impl On {
 pub(crate) fn buffer(tensor: &AnyTensor) -> Option<Buffer> {
     let memory = memory(tensor)?;
     Some(Buffer { len: memory.meta.num_elements(), dtype: float(memory.dtype)?, handle: memory.handle })
+}
+
+/// The memory of integers of 32 bits, as a buffer like those of floats; `None` where kernels cannot have it.
+pub(crate) fn integers(tensor: &Tensor<1, Int>) -> Option<Buffer> {
+    let memory = into_contiguous(tensor.clone().try_into_primitive::<Cube>().ok()?);
+    let len = memory.meta.num_elements();
+    (memory.dtype == DType::I32).then_some(Buffer { handle: memory.handle, len, dtype: FloatType::F32 })
 }
 
 /// What the kernels call a dtype; `None` of what they do not compute with.

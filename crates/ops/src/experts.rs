@@ -1,6 +1,6 @@
 //! A mixture of experts' feed-forwards.
 
-use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearParts, LoraParts};
+use burnish_core::{Compute, ExpertGate, LinearParts, LoraParts};
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError, Routing};
@@ -110,8 +110,8 @@ impl Experts {
         self.gate_up
             .check(["gate_up_proj", "gate_up_proj_bias"], [experts, self.gate.reads(inner), hidden])?;
         self.down.check(["down_proj", "down_proj_bias"], [experts, hidden, inner])?;
-        match routing.experts.iter().find(|&&e| e as usize >= experts && e != ELSEWHERE) {
-            Some(&e) => Err(OpsError::Index { op: OP, got: e as usize, limit: experts }),
+        match routing.experts.beyond(experts) {
+            Some(got) => Err(OpsError::Index { op: OP, got, limit: experts }),
             None => Ok(each),
         }
     }

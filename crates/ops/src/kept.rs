@@ -1,4 +1,4 @@
-//! [`kept`]: values of a segment's first run, for the operations that need not compute them when it runs again.
+//! [`kept`]: what attention gave in a segment's first run, which then need not compute it when it runs again.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -6,15 +6,6 @@ use std::collections::VecDeque;
 
 /// Values in the order in which they were made.
 pub(crate) type Kept = VecDeque<Box<dyn Any + Send>>;
-
-/// What is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// What attention gave: where a segment is asked to.
-    Attention,
-    /// Experts that the host chose for tokens of another device, which would wait for it once more.
-    Choice,
-}
 
 enum Run {
     First,
@@ -33,23 +24,20 @@ thread_local! {
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `make`, or what it made in the first run of the segment that runs again. It has to be called for the same values in the same order in
-/// both runs.
+/// `make`, or what it made in the first run of the segment that runs again, if that is to keep it. It has to be called for the same values
+/// in the same order in both runs.
 ///
 /// # Errors
 /// As `make`.
 ///
 /// # Panics
 /// If it is not.
-pub(crate) fn kept<T: Clone + Send + 'static, E>(
-    kind: Kind,
-    make: impl FnOnce() -> Result<T, E>,
-) -> Result<T, E> {
+pub(crate) fn kept<T: Clone + Send + 'static, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let Some(mut frame) = FRAMES.with_borrow_mut(Vec::pop) else { return make() };
     let value = match frame.run {
-        _ if kind == Kind::Attention && !frame.attention => kept(kind, make),
+        _ if !frame.attention => kept(make),
         // An outer segment's values are what an inner one's first run makes.
-        Run::First => kept(kind, make).inspect(|value| frame.kept.push_back(Box::new(value.clone()))),
+        Run::First => kept(make).inspect(|value| frame.kept.push_back(Box::new(value.clone()))),
         Run::Again => {
             let value = frame.kept.pop_front().and_then(|value| value.downcast::<T>().ok());
             Ok(*value.expect("invariant: both runs of a segment ask for the same values"))
@@ -114,7 +102,7 @@ mod tests {
             let value = |at: usize| {
                 let made = made.clone();
                 move || {
-                    kept(Kind::Attention, || {
+                    kept(|| {
                         made[at].fetch_add(1, Ordering::Relaxed);
                         Ok::<_, OpsError>(AnyTensor::new(Tensor::<1>::full(
                             [1],

@@ -124,7 +124,7 @@ pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
 #[cfg(feature = "cube")]
 pub use resting_logits::{LogitBlock, RestingLogits};
-pub use router::{RouterBalance, Routing, route};
+pub use router::{RouterBalance, Routing, TokenExperts, route};
 pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
 #[cfg(feature = "cube")]

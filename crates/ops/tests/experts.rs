@@ -94,7 +94,7 @@ fn experts_of_no_token_get_gradients_of_zeros() {
         let weights = AnyTensor::new(Tensor::<2>::zeros([0, 2], &device())).leaf();
         let mut layers = layers(3, 8, 4);
         layers.gate_up.weight = layers.gate_up.weight.leaf();
-        let y = run(&x, &Routing { weights: weights.clone(), experts: Arc::default() }, &layers).unwrap();
+        let y = run(&x, &Routing { weights: weights.clone(), experts: Vec::new().into() }, &layers).unwrap();
         assert_eq!((y.shape(), y.dtype()), (vec![0, 8], Some(burnish_core::Dtype::F32)));
         let mut gradients = y.rank::<2>().unwrap().sum().backward();
         let mut shape = |t: &AnyTensor| t.take_gradient(&mut gradients).map(|gradient| gradient.shape());
@@ -164,7 +164,7 @@ fn the_balancing_loss_pulls_on_every_layer() {
     let expected = logits.map(|t| t.leaf());
     let (mut counts, mut sums) = (vec![0.0_f32; count], None);
     for leaf in &expected {
-        for &e in route(&leaf.plain(), None, &SOFTMAX, None).unwrap().experts.iter() {
+        for &e in route(&leaf.plain(), None, &SOFTMAX, None).unwrap().experts.to_host().iter() {
             counts[e as usize] += 1.0 / (2 * tokens) as f32;
         }
         let p =

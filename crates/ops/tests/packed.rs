@@ -128,7 +128,7 @@ fn experts_are_widened_one_by_one() {
     let (tokens, hidden, inner, count) = (6, 12, 7, 4);
     let routing = Routing {
         weights: tensor("weights", [tokens, 2]),
-        experts: Arc::new((0..tokens as u32 * 2).map(|i| [3, 1][i as usize % 2]).collect()),
+        experts: (0..tokens as u32 * 2).map(|i| [3, 1][i as usize % 2]).collect::<Vec<_>>().into(),
     };
     let run = |is_packed: bool| {
         let read = Arc::new(AtomicUsize::new(0));

@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 50] = [
+pub(super) const OWN: [Own; 58] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -61,8 +61,13 @@ pub(super) const OWN: [Own; 50] = [
     plain("by_few_rows"),
     by_cores("by_rows"),
     plain("cast_tensors"),
+    plain("choose"),
+    plain("choose_backward"),
+    plain("clamped_forward"),
     plain("columns_of"),
+    plain("combine"),
     plain("copy"),
+    plain("count_places"),
     plain("forward"),
     plain("gathered"),
     plain("gradient"),
@@ -88,9 +93,12 @@ pub(super) const OWN: [Own; 50] = [
     plain("put"),
     plain("row_sums"),
     plain("scattered"),
+    plain("sort_places"),
     plain("squares_of_parts"),
     plain("sum_of_row"),
     plain("sum_parts"),
+    plain("sum_probabilities"),
+    plain("through_gate"),
     plain("through_silu"),
     plain("unplace").spilling(16),
     plain("update"),

@@ -76,7 +76,7 @@ fn made(there: &TokenDispatcher, received: &AnyTensor, rank: usize) -> Result<An
     let gate = ExpertGate::Halves(Activation::Silu);
     let (gate_up, down) = (layer(4, FEATURES), layer(FEATURES, 2));
     let layers = Experts { gate_up, down, gate, compute: Compute::Fp32 };
-    let routing = Routing { weights: zeros(&[0, PER_TOKEN]), experts: there.experts().clone() };
+    let routing = Routing { weights: zeros(&[0, PER_TOKEN]), experts: there.experts().clone().into() };
     Ok(experts(received, &routing, &layers)?)
 }
 

@@ -1,7 +1,5 @@
 //! Mixtures of experts: routers, gates, biases, adapters, experts without tokens and those of other ranks.
 
-use std::sync::Arc;
-
 use burn::tensor::DType;
 use burnish_core::{Compute, ExpertGate, Quantization, RouterRule, RouterScores, Scheme};
 use burnish_ops::{
@@ -92,7 +90,7 @@ fn single(dtype: DType) -> Case {
         let layer = |weight: &AnyTensor| ExpertLayer { weight: weight.clone(), bias: None, low_rank: None };
         let layers =
             Experts { gate_up: layer(&t[2]), down: layer(&t[3]), gate: PLAIN.gate, compute: Compute::Fp32 };
-        let routing = Routing { weights: t[1].clone(), experts: Arc::new(vec![1; tokens]) };
+        let routing = Routing { weights: t[1].clone(), experts: vec![1; tokens].into() };
         match body {
             Body::Device => experts(&t[0], &routing, &layers),
             Body::Reference => reference::experts(&t[0], &routing, &layers),

@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
-    linears_unread, rms_norm, route, runs_again, scaled_sum, select_rows, xielu,
+    linears_unread, rms_norm, route, runs_again, scaled_sum, xielu,
 };
 use burnish_tp::{AdapterSum, AdapterSums, TokenDispatcher};
 
@@ -595,9 +595,7 @@ pub(crate) struct OnTensors<'a> {
 fn scaled_by_expert(routing: &Routing, of_experts: &AnyTensor) -> Result<AnyTensor, OpsError> {
     let weights = routing.weights.rank::<2>()?;
     let [tokens, each] = weights.dims();
-    let all = AnyTensor::new(of_experts.rank::<1>()?.unsqueeze_dim::<2>(1));
-    let chosen = routing.experts.iter().map(|&expert| expert as usize).collect();
-    let own = select_rows(&all, &Arc::new(chosen))?.rank::<2>()?.reshape([tokens, each]);
+    let own = routing.experts.select(of_experts)?.rank::<1>()?.reshape([tokens, each]);
     let own = queries_keys::cast(own, weights.dtype());
     Ok(AnyTensor::new(weights * own))
 }
@@ -674,9 +672,10 @@ impl BlockRun for OnTensors<'_> {
         let y = match (&self.shard.expert_ranks, &self.shard.own_experts) {
             (Some(ranks), _) if !self.same_tokens => {
                 let each = mixture.rule.per_token;
-                let there = TokenDispatcher::new(&ranks.ep, &routing.experts, each, &ranks.owners, &what)?;
+                let there =
+                    TokenDispatcher::new(&ranks.ep, &routing.experts.to_host(), each, &ranks.owners, &what)?;
                 let (x, weights) = (there.dispatch(&x)?, there.dispatch(&routing.weights)?);
-                there.combine(&made(&x, &Routing { weights, experts: there.experts().clone() })?)?
+                there.combine(&made(&x, &Routing { weights, experts: there.experts().clone().into() })?)?
             }
             (Some(ranks), Some(own)) => {
                 return ranks.all.reduce_from_tp(&made(&x, &routing.to(own))?, &what);

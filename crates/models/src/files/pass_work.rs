@@ -178,32 +178,36 @@ pub enum PassKind {
     Decoding,
 }
 
-/// What the host, which chooses the experts of tokens, has from a device in a pass, and gives it.
+/// What the host, which says what rank has the experts of tokens, has from a device in a pass, and gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routed {
-    /// Bytes of logits, and of gradients of weights.
+    /// Bytes of experts.
     pub to_host: u64,
-    /// Bytes of weights, gradients of logits, and where rows lie.
+    /// Bytes of those that a rank has.
     pub to_device: u64,
     /// Waits for the device.
     pub waits: u64,
 }
 
 impl ModelPlan<'_> {
-    /// What the host hears and says of all routers in a pass over so many tokens.
+    /// What the host hears and says of all routers in a pass over so many tokens: nothing where a rank has all experts.
+    ///
+    /// # Panics
+    /// If `parallel` is another model's.
     #[must_use]
-    pub fn routed(&self, tokens: u64, kind: PassKind) -> Routed {
-        let spec = &self.blueprint.spec;
+    pub fn routed(&self, parallel: &Parallel, tokens: u64, kind: PassKind) -> Routed {
+        let Blueprint { spec, blocks, registry, .. } = &self.blueprint;
+        let (local, sent) = (parallel.local_registry(registry, 0), parallel.column(0).is_some());
         let forwards = if matches!(kind, PassKind::Training { recompute: true, .. }) { 2 } else { 1 };
-        let backwards = u64::from(matches!(kind, PassKind::Training { .. }));
         let mut all = Routed::default();
-        for experts in (0..spec.layers.len()).filter_map(|layer| spec.experts_of(layer)) {
-            let [logits, weights] = [experts.count, experts.rule.per_token].map(|n| 4 * tokens * n as u64);
-            // The choice of a first run is the second one's.
-            all.to_host += logits + backwards * weights;
-            // Of each choice its token, its place, its row and its turn.
-            all.to_device += forwards * 5 * weights + backwards * logits;
-            all.waits += 1 + backwards;
+        for (layer, block) in blocks.iter().enumerate() {
+            let (Some(experts), Some(mixture)) = (spec.experts_of(layer), &block.mixture) else { continue };
+            if sent || local.at(mixture.gate_up.parts.weight).shape[0] < experts.count {
+                let chosen = 4 * tokens * experts.rule.per_token as u64 * forwards;
+                all.to_host += chosen;
+                all.to_device += chosen;
+                all.waits += forwards;
+            }
         }
         all
     }
@@ -459,9 +463,13 @@ impl Walk<'_> {
         // Where tokens are sent to their experts, as many come as go.
         let rows = if self.exchanged { all } else { all * local / (experts.count as u64).max(1) };
         let gates = if matches!(experts.gate, ExpertGate::Plain(_)) { 1 } else { 2 };
-        let filled = cost::filled(local, rows.div_ceil(local.max(1)));
+        let filled = cost::filled(local, rows);
+        // Where ranks have experts of their own the host counts the rows of each.
+        let whole = !self.exchanged && local == experts.count as u64;
+        let there = if whole { cost::expert_rows(local, rows) } else { filled };
+        let of = |layer: LinearSize| ExpertsSize { layer, experts: local, rows: there };
         for layer in [up, down] {
-            let size = ExpertsSize { layer: self.sized(layer, filled), experts: local };
+            let size = of(self.sized(layer, filled));
             let operands = Self::operands(size.layer.bytes);
             self.widened(layer, Phase::Forward);
             if self.trains {
@@ -481,13 +489,13 @@ impl Walk<'_> {
             *tracked |= self.any_trains(layer);
         }
         let inner = self.sized(down, filled).input;
-        self.add(Operation::Activations, Phase::Forward, cost::activation_forward(filled, inner, gates, 4));
-        let size = ExpertsSize { layer: self.sized(up, filled), experts: local };
-        self.add(Operation::Experts, Phase::Forward, size.moved_forward(self.tokens, inner));
+        let size = of(self.sized(up, filled));
+        let between = (inner, gates);
+        self.add(Operation::Experts, Phase::Forward, size.moved_forward(self.tokens, each, between));
         if *tracked && self.trains {
-            let backward = cost::activation_backward(filled, inner, gates, 4);
-            self.add(Operation::Activations, Phase::Backward, backward);
-            self.add(Operation::Experts, Phase::Backward, size.moved_backward(self.tokens, inner));
+            let trains = [up, down].map(|layer| self.any_trains(layer));
+            let backward = size.moved_backward(self.tokens, each, between, trains);
+            self.add(Operation::Experts, Phase::Backward, backward);
         }
     }
 

@@ -114,7 +114,7 @@ impl Decoder {
     fn repeats_steps(&self) -> bool {
         let spec = &self.spec;
         let layers = spec.layers.iter().all(|layer| {
-            !(layer.conv || layer.delta || layer.ssd || layer.no_attention || layer.experts || layer.lends)
+            !(layer.conv || layer.delta || layer.ssd || layer.no_attention || layer.lends)
                 && layer.chunk.is_none()
                 && layer.cutoff.is_none()
                 && layer.keys == KeysValues::Own

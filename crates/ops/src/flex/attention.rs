@@ -7,7 +7,7 @@ use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
-use crate::kept::{Kind, kept};
+use crate::kept::kept;
 use crate::{AnyTensor, Documents, OpsError, apply};
 
 const OP: &str = "attention";
@@ -96,13 +96,11 @@ fn attend(
             Ok::<_, OpsError>((tensor(made.out, &[tokens, width_out]), Arc::new(made.lse)))
         };
         let (y, lse) = match peaks {
-            None => kept(Kind::Attention, || {
-                whole(kernels::attention_forward(qkv.f32(), &kernel, rotation, gains))
-            })?,
+            None => kept(|| whole(kernels::attention_forward(qkv.f32(), &kernel, rotation, gains)))?,
             Some(peaks) => {
                 let (made, found) = kernels::attention_forward_peaks(qkv.f32(), &kernel, rotation, gains);
                 *peaks = found;
-                kept(Kind::Attention, || whole(made))?
+                kept(|| whole(made))?
             }
         };
         let saved = Host::of(&y).expect("invariant: made on flex");

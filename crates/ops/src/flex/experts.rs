@@ -119,13 +119,14 @@ pub(crate) fn experts_decode(
     let [tokens, hidden] = crate::check::matrix(x)?;
     let views = Views::new(experts)?;
     let (x, weights) = (Host::f32_of(OP, "x", x)?, Host::f32_of(OP, "weights", &routing.weights)?);
-    let y = kernels::experts_decode(tokens, x.f32(), weights.f32(), &routing.experts, &views.kernel());
+    let y =
+        kernels::experts_decode(tokens, x.f32(), weights.f32(), &routing.experts.to_host(), &views.kernel());
     Ok(tensor(y, &[tokens, hidden]))
 }
 
 pub(crate) fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<AnyTensor, OpsError> {
     let [tokens, hidden] = crate::check::matrix(x)?;
-    let chosen = routing.experts.clone();
+    let chosen = routing.experts.to_host();
     let each = routing.weights.shape()[1];
     apply(OP, &experts.inputs(x, routing), |plain, wanted| {
         let views = Views::new(experts)?;

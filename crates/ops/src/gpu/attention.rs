@@ -23,7 +23,7 @@ use super::{constant, ints, norm, to, wide_dtype};
 #[cfg(feature = "cube")]
 use crate::BackwardFn;
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
-use crate::kept::{Kind, kept};
+use crate::kept::kept;
 use crate::{AnyTensor, Documents, OpsError, apply};
 use blocks::{Block, Blocks};
 
@@ -109,10 +109,10 @@ fn attend(
             return body.attend_by(flash, &inputs[0], wanted);
         }
         let (out, sums) = match peaks {
-            None => kept(Kind::Attention, || body.forward(&inputs[0], None))?,
+            None => kept(|| body.forward(&inputs[0], None))?,
             Some(peaks) => {
                 let made = body.forward(&inputs[0], Some(peaks))?;
-                kept(Kind::Attention, || Ok::<_, OpsError>(made))?
+                kept(|| Ok::<_, OpsError>(made))?
             }
         };
         let (qkv, saved) = (inputs[0].clone(), out.clone());
@@ -548,8 +548,7 @@ impl Body {
         qkv: &AnyTensor,
         wanted: &[bool],
     ) -> Result<(AnyTensor, BackwardFn), OpsError> {
-        let (out, sums) =
-            kept(Kind::Attention, || Ok::<_, OpsError>(flash.forward(&self.flash_input(qkv)?)))?;
+        let (out, sums) = kept(|| Ok::<_, OpsError>(flash.forward(&self.flash_input(qkv)?)))?;
         let (qkv, saved, wanted) = (qkv.clone(), out.clone(), wanted.to_vec());
         let back = move |upstream: AnyTensor| {
             let made = || {

@@ -235,32 +235,41 @@ impl LinearSize {
 /// A layer of all experts, each with rows of its own: one launch a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertsSize {
-    /// All rows, as [`filled`] has them, and one expert's widths.
+    /// The rows that are multiplied, as [`filled`] has them, and one expert's widths.
     pub layer: LinearSize,
     /// Experts.
     pub experts: u64,
+    /// Rows that there are, multiplied or not.
+    pub rows: u64,
 }
 
-/// Rows of `experts` that have `each`, as grouped products have them.
+/// Rows that grouped products multiply where `places` go to `experts` as it comes: the last ones of each are filled up.
 #[must_use]
-pub fn filled(experts: u64, each: u64) -> u64 {
-    experts * each.next_multiple_of(GROUP_ROWS)
+pub fn filled(experts: u64, places: u64) -> u64 {
+    let used = experts.min(places);
+    GROUP_ROWS * used.max((places + used * GROUP_ROWS / 2) / GROUP_ROWS)
+}
+
+/// Rows that there are for `places` where the host does not know their experts.
+#[must_use]
+pub fn expert_rows(experts: u64, places: u64) -> u64 {
+    burnish_core::expert_tiles(experts as usize, places as usize) as u64 * GROUP_ROWS
 }
 
 impl ExpertsSize {
     fn by_rows(&self, [k, n]: [u64; 2]) -> Cost {
         let LinearSize { tokens, bytes, .. } = self.layer;
         let read = bytes * (tokens * k + self.experts * k * n);
-        Cost { flops: 2 * tokens * k * n, read, written: WIDE * tokens * n, launches: 1 }
+        Cost { flops: 2 * tokens * k * n, read, written: bytes * tokens * n, launches: 1 }
     }
 
-    /// Rows by the weights, in f32.
+    /// Rows by the weights.
     #[must_use]
     pub fn forward(&self) -> Cost {
         self.by_rows([self.layer.input, self.layer.output])
     }
 
-    /// The inputs' gradients, in f32.
+    /// The inputs' gradients.
     #[must_use]
     pub fn of_input(&self) -> Cost {
         self.by_rows([self.layer.output, self.layer.input])
@@ -273,21 +282,38 @@ impl ExpertsSize {
         Cost { written: self.experts * one.written, ..one }
     }
 
-    /// Beside the products of both layers, this the first: rows that are gathered, multiplied by their weights and added.
+    /// Beside the products of both layers, this the first, over `tokens` with `each` of the experts: the choice, where rows lie, rows
+    /// that are gathered, what stands between the layers with so many `gates`, and rows that are weighed and added.
     #[must_use]
-    pub fn moved_forward(&self, tokens: u64, inner: u64) -> Cost {
-        let LinearSize { tokens: rows, input, bytes, .. } = self.layer;
-        let read = WIDE * (2 * rows * input + rows * inner);
-        Cost::moving(read, bytes * rows * (input + inner) + WIDE * tokens * input, 4)
+    pub fn moved_forward(&self, tokens: u64, each: u64, (inner, gates): (u64, u64)) -> Cost {
+        let (LinearSize { input, bytes, .. }, rows) = (self.layer, self.rows);
+        let chosen = WIDE * tokens * each;
+        let read = (WIDE + bytes) * tokens * each * input
+            + WIDE * tokens * self.experts
+            + bytes * gates * rows * inner;
+        let written = bytes * rows * (input + inner) + WIDE * tokens * input + 5 * chosen;
+        // The choice, one launch or two of where rows lie, rows there, between the layers and back.
+        Cost::moving(read, written, 5 + u64::from(tokens * each > 512))
     }
 
-    /// The same backward: inputs and upstream gradients gathered, two activations multiplied by weights, and the gradients of inputs
-    /// and weights.
+    /// The same backward: inputs, where the first layer `trains`, and upstream gradients gathered, what stands between the layers, and
+    /// the gradients of inputs, weights and logits.
     #[must_use]
-    pub fn moved_backward(&self, tokens: u64, inner: u64) -> Cost {
-        let LinearSize { tokens: rows, input, bytes, .. } = self.layer;
-        let read = WIDE * rows * (3 * input + 5 * inner);
-        Cost::moving(read, bytes * rows * (2 * input + 3 * inner) + WIDE * tokens * input, 8)
+    pub fn moved_backward(
+        &self,
+        tokens: u64,
+        each: u64,
+        (inner, gates): (u64, u64),
+        trains: [bool; 2],
+    ) -> Cost {
+        let (LinearSize { input, bytes, .. }, rows) = (self.layer, self.rows);
+        let [first, second] = trains.map(u64::from);
+        let read = (bytes + WIDE * (1 + first)) * tokens * each * input
+            + bytes * (gates + 1) * rows * inner
+            + 2 * WIDE * tokens * self.experts;
+        let written = bytes * rows * (input * (1 + first) + (gates + second) * inner)
+            + WIDE * (tokens * input + tokens * self.experts);
+        Cost::moving(read, written, 5 + first)
     }
 }
 

@@ -230,7 +230,7 @@ fn rows_of(places: &[i32], each: usize, weights: &Tensor<2>) -> (Tensor<1, Int>,
 
 /// See [`crate::experts()`].
 pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<AnyTensor, OpsError> {
-    let (chosen, layers) = (routing.experts.clone(), experts.clone());
+    let layers = experts.clone();
     let [count, ..] = experts.sizes()?;
     let inputs = experts.inputs(x, routing);
     if x.shape()[0] == 0 {
@@ -255,7 +255,7 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
             let up = of_weight(&layers.gate_up, &parts[0], e, of)?;
             Ok([up, of_weight(&layers.down, &parts[1], e, of)?])
         };
-        let (gate, groups) = (experts.gate, groups(count, &chosen));
+        let (gate, groups) = (experts.gate, groups(count, &routing.experts.to_host()));
         let mut y = x.zeros_like();
         let mut kept = Vec::with_capacity(count);
         for (e, places) in groups.iter().enumerate() {

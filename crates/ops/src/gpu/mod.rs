@@ -26,6 +26,8 @@ pub(crate) mod muon;
 pub(crate) mod norm;
 pub(crate) mod orthogonal;
 mod product;
+#[cfg(feature = "cube")]
+pub(crate) mod router;
 
 pub use adamw::{adam_steps, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};

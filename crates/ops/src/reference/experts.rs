@@ -11,7 +11,8 @@ use crate::{AnyTensor, OpsError, Routing};
 
 /// See [`crate::route`]; which experts are chosen is a constant.
 pub fn route(logits: &AnyTensor, rule: &RouterRule) -> Result<Routing, OpsError> {
-    let chosen = crate::route(&logits.plain(), None, rule, None)?.experts;
+    let found = crate::route(&logits.plain(), None, rule, None)?.experts;
+    let chosen = found.to_host();
     let x = wide::<2>(logits)?;
     let [tokens, experts] = x.dims();
     let rows = logits.plain().to_f32();
@@ -39,7 +40,7 @@ pub fn route(logits: &AnyTensor, rule: &RouterRule) -> Result<Routing, OpsError>
     if rule.renormalise {
         weights = weights.clone() / weights.sum_dim(1);
     }
-    Ok(Routing { weights: AnyTensor::new(weights * rule.scale), experts: chosen })
+    Ok(Routing { weights: AnyTensor::new(weights * rule.scale), experts: found })
 }
 
 /// See [`crate::experts()`].
@@ -63,7 +64,7 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
                 g.clone() * sigmoid(g * alpha) * (u + 1.0)
             }
         };
-        let own: Vec<f32> = routing.experts.iter().map(|&c| f32::from(c as usize == e)).collect();
+        let own: Vec<f32> = routing.experts.to_host().iter().map(|&c| f32::from(c as usize == e)).collect();
         let own = constant(own, [tokens, each], &weights);
         let weight = (weights.clone() * own).sum_dim(1);
         y = y + layer(&experts.down, e, z)? * weight;

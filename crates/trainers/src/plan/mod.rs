@@ -227,6 +227,9 @@ impl RunPlan {
             let likelihood = step.likelihood;
             let kind = PassKind::Training { recompute, keeps_attention, likelihood };
             work.train(&policy, kind, micro_batches);
+            if setup.balance().is_some() {
+                work.balance(micro_batches);
+            }
             work.score(&policy, first);
             work
         });

@@ -273,7 +273,8 @@ impl<'a, T: Task> Training<'a, T> {
         let (seed, done) = (options.seed, self.counters.step);
         let noise = options.neftune_noise_alpha.map(|alpha| EmbeddingNoise { alpha, seed, step: done });
         let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
-        let (mut tally, mut pending) = (MetricSums::new(), Vec::new());
+        // Heard when all passes are on their way.
+        let (mut tally, mut pending, mut balanced) = (MetricSums::new(), Vec::new(), Vec::new());
         let (mut own_loss, mut own_beside) = (0.0, 0.0);
         // As in TRL the mean over micro-batches and ranks.
         let parts = (micro_steps * rank.data.size()) as f64;
@@ -289,16 +290,18 @@ impl<'a, T: Task> Training<'a, T> {
             let pass = pass.with_attention_kept(options.keep_attention);
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
             pending.push(part.figures);
-            if let (Some(c), Some(routers)) = (balance, routers.filter(|_| task.num_tokens(batch) > 0)) {
-                own_beside += c * routers.loss();
-                tally.add(BALANCE, routers.loss(), 1.0);
-            }
+            balanced.extend(balance.zip(routers.filter(|_| task.num_tokens(batch) > 0)));
             if let Some((apart, weight)) = apart {
                 own_beside += share * weight * apart.loss();
             }
             pass.backward(&scaled(&part.loss, scale)?)?;
             store.end_micro_batch()?;
             rank.axes.all.check()?;
+        }
+        for (coefficient, routers) in balanced {
+            let loss = routers.loss();
+            own_beside += coefficient * loss;
+            tally.add(BALANCE, loss, 1.0);
         }
         for figures in pending {
             let figures = figures();

@@ -1,87 +1,41 @@
-//! All experts' rows of a layer in one launch: rows of tokens sorted by expert, each expert's filled up with zeros.
+//! All experts' rows of a layer in one launch: rows of tokens sorted by expert, each expert's filled up with zeros. Where a kernel
+//! chose the experts the host knows none of them, and there are rows for any choice.
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, Int, Tensor};
-use burnish_core::{Compute, ELSEWHERE, LinearPart, LinearParts};
+use burn::tensor::{DType, Int, Tensor};
+use burnish_core::{Compute, ELSEWHERE, LinearPart, LinearParts, expert_tiles};
 
-use super::{activate, activate_backward, groups};
+use super::groups;
 use crate::experts::{ExpertLayer, Experts};
 use crate::gpu::cost::widened_together;
 use crate::gpu::kernels::{
-    GROUP_ROWS, Groups, NO_ROW, Places, Stack, gather_rows, integers, multiplies, multiply_groups,
-    scatter_rows, sum_groups,
+    Beside, ExpertGateBackward, ExpertRows, GROUP_ROWS, Stack, expert_gate, expert_gate_backward, integers,
+    multiplies, multiply_groups, sorts_experts, sum_groups,
 };
-use crate::gpu::{product, sum_rows, to, wide};
-use crate::{AnyTensor, OpsError, Routing, apply};
+use crate::gpu::{product, to, wide};
+use crate::{AnyTensor, OpsError, Routing, TokenExperts, apply};
 
 const KERNEL: &str = "invariant: a kernel computes it on this device";
 
-/// Where the rows of tokens lie, sorted by expert.
-struct Rows {
-    /// For each expert, its rows in [`GROUP_ROWS`].
-    tiles: Vec<usize>,
-    groups: Groups,
-    /// The token of each row, and its place in `[tokens, per_token]`; none of what only fills up.
-    tokens: Tensor<1, Int>,
-    places: Tensor<1, Int>,
-    /// The row of each place; none of another rank's.
-    of_places: Tensor<1, Int>,
-    /// The rows of each token.
-    back: Places,
-}
-
-impl Rows {
-    fn new(experts: usize, chosen: &[u32], each: usize, device: &Device) -> Self {
-        let by_expert = groups(experts, chosen);
-        let tiles: Vec<usize> = by_expert.iter().map(|own| own.len().div_ceil(GROUP_ROWS)).collect();
-        let (mut places, mut of_places) = (Vec::new(), vec![NO_ROW; chosen.len()]);
-        for own in by_expert {
-            for (row, &place) in (places.len()..).zip(&own) {
-                of_places[place as usize] = row as i32;
-            }
-            places.extend(own);
-            places.resize(places.len().next_multiple_of(GROUP_ROWS), NO_ROW);
-        }
-        let token = |place: &i32| (*place != NO_ROW).then(|| *place as usize / each);
-        let back = Places::new(places.iter().map(token), chosen.len() / each, device);
-        let tokens = places.iter().map(|place| token(place).map_or(NO_ROW, |token| token as i32));
-        Self {
-            groups: Groups::new(&tiles, device),
-            tokens: integers(tokens.collect(), device),
-            places: integers(places, device),
-            of_places: integers(of_places, device),
-            back,
-            tiles,
-        }
+/// The experts of tokens on a device, and as many times [`GROUP_ROWS`] as their rows fill.
+fn placed(experts: usize, chosen: &TokenExperts, beside: &AnyTensor) -> (Tensor<1, Int>, usize) {
+    if let Some(chosen) = chosen.as_on_device() {
+        return (chosen.ids.clone(), expert_tiles(experts, chosen.ids.dims()[0]));
     }
-
-    /// The rows of tokens, in `dtype`.
-    fn of_tokens(&self, x: &AnyTensor, dtype: DType) -> Tensor<2> {
-        gather_rows(x, &self.tokens, dtype).expect(KERNEL)
-    }
-
-    /// The weight of each row, `[rows, 1]`; 0 of what only fills up.
-    fn weights(&self, weights: &Tensor<2>) -> Tensor<2> {
-        let all = weights.dims().iter().product();
-        let column = AnyTensor::new(weights.clone().reshape([all, 1]));
-        gather_rows(&column, &self.places, weights.dtype()).expect(KERNEL)
-    }
-
-    /// The sum of each token's rows.
-    fn to_tokens(&self, rows: &Tensor<2>) -> Tensor<2> {
-        scatter_rows(rows, || self.back.clone(), DType::F32).expect(KERNEL)
-    }
+    let chosen = chosen.to_host();
+    let tiles = groups(experts, &chosen).iter().map(|own| own.len().div_ceil(GROUP_ROWS)).sum();
+    (integers(chosen.iter().map(|e| e.cast_signed()).collect(), &beside.device()), tiles)
 }
 
 /// All experts' layer.
 struct Layer {
     /// `[experts, out, in]`.
     weight: AnyTensor,
-    /// `[experts, out]`, wide.
+    /// `[experts, out]`, in f32.
     bias: Option<Tensor<2>>,
     low: Option<Low>,
-    /// In which rows and weight are multiplied, and what is wide.
+    /// In which rows and weight are multiplied, and the adapter's.
     factors: DType,
     low_factors: DType,
 }
@@ -124,8 +78,8 @@ impl Layer {
         })
     }
 
-    /// The dtype in which all that reads a row can read it.
-    fn reads(&self) -> DType {
+    /// The dtype of rows that come and go: that in which both are multiplied, where the adapter's rows are too.
+    fn rows(&self) -> DType {
         if self.low.is_none() || self.factors == self.low_factors { self.factors } else { DType::F32 }
     }
 
@@ -138,81 +92,67 @@ impl Layer {
     }
 
     /// What one factor of the adapter makes of rows, as only its other product reads it: of inputs, or of the turned layer's.
-    fn low(&self, rows: &Rows, x: &Tensor<2>, turned: bool) -> Option<Tensor<2>> {
+    fn low(&self, rows: &ExpertRows, x: &Tensor<2>, turned: bool) -> Option<Tensor<2>> {
         let Low { a, b, scale } = self.low.as_ref()?;
         let stack = Stack { all: if turned { a.clone() } else { b.clone() }, turned };
         let of = (self.low_factors, *scale, self.low_factors);
-        Some(multiply_groups(x, &stack, None, &rows.groups, of).expect(KERNEL))
+        Some(multiply_groups(x, &stack, Beside::default(), &rows.groups, None, of).expect(KERNEL))
     }
 
-    fn seen(&self, rows: &Rows, x: Tensor<2>, turned: bool) -> Seen {
+    fn seen(&self, rows: &ExpertRows, x: Tensor<2>, turned: bool) -> Seen {
         Seen { low: self.low(rows, &x, turned), rows: x }
     }
 
-    /// Rows by the layer, or the gradients of its outputs by the turned one; without the bias, wide.
-    fn through(&self, rows: &Rows, seen: &Seen, turned: bool) -> Result<Tensor<2>, OpsError> {
-        let x = &seen.rows;
-        let low = seen.low.clone().zip(self.low.as_ref()).map(|(p, low)| {
+    /// Rows by the layer with its bias, or the gradients of its outputs by the turned one.
+    fn through(&self, rows: &ExpertRows, seen: &Seen, turned: bool) -> Result<Tensor<2>, OpsError> {
+        let low = seen.low.as_ref().zip(self.low.as_ref()).map(|(p, low)| {
             let all = if turned { low.b.clone() } else { low.a.clone() };
             (p, Stack { all, turned })
         });
         let (joined, apart) = if self.factors == self.low_factors { (low, None) } else { (None, low) };
-        let blocks = self.blocks();
-        let mut made = Vec::with_capacity(blocks.len());
-        let (mut first, shape) = (0, self.weight.shape());
+        let bias = self.bias.as_ref().filter(|_| turned);
+        let shape = self.weight.shape();
         let each: usize = shape[1..].iter().product();
-        for block in blocks {
-            let tiles = &rows.tiles[block.clone()];
-            let count = tiles.iter().sum::<usize>() * GROUP_ROWS;
-            if count == 0 {
-                continue;
-            }
+        let mut y = None;
+        for block in self.blocks() {
             // A part of a tensor is a copy for a kernel, the whole is not.
-            let whole = block.len() == rows.tiles.len();
-            let groups = if whole { rows.groups.clone() } else { Groups::new(tiles, &x.device()) };
-            let own = |all: &Tensor<2>| if whole { all.clone() } else { all.clone().narrow(0, first, count) };
-            let more = joined.as_ref().map(|(p, q)| {
-                let all = q.all.clone();
-                let all = if whole { all } else { all.narrow(0, block.start, block.len()) };
-                (own(p), Stack { all, turned })
-            });
+            let part = |all: &Tensor<3>| match block.len() == shape[0] {
+                true => all.clone(),
+                false => all.clone().narrow(0, block.start, block.len()),
+            };
+            let more = joined.as_ref().map(|(p, q)| (*p, Stack { all: part(&q.all), turned }));
+            let bias = bias.map(|bias| part(&bias.clone().unsqueeze()).squeeze_dim(0));
             let of = [block.len(), shape[1], shape[2]];
             let all = self.weight.piece(block.start * each..block.end * each, &of).rank::<3>()?;
-            let (x, stack, of) = (own(x), Stack { all, turned }, (self.factors, 1.0, DType::F32));
-            let more = more.as_ref().map(|(p, q)| (p, q));
-            made.push(multiply_groups(&x, &stack, more, &groups, of).expect(KERNEL));
-            first += count;
+            let (stack, of) = (Stack { all, turned }, (self.factors, 1.0, self.rows()));
+            let groups = rows.groups.of(block.clone());
+            let made = multiply_groups(&seen.rows, &stack, Beside { more, bias }, &groups, y.take(), of);
+            y = Some(made.expect(KERNEL));
         }
-        let y = if made.len() == 1 { made.remove(0) } else { Tensor::cat(made, 0) };
-        Ok(match &apart {
+        let y = y.expect("invariant: there are experts");
+        Ok(match apart {
             Some((p, q)) => {
                 let of = (self.low_factors, 1.0, DType::F32);
-                y + multiply_groups(p, q, None, &rows.groups, of).expect(KERNEL)
+                y + multiply_groups(p, &q, Beside::default(), &rows.groups, None, of).expect(KERNEL)
             }
             None => y,
         })
     }
 
-    /// The bias of each row's expert, times what each row is multiplied by.
-    fn biases(&self, rows: &Rows, by: Option<&Tensor<2>>) -> Option<Tensor<2>> {
-        let bias = self.bias.as_ref()?;
-        let experts = rows.tiles.iter().enumerate();
-        let of_rows = experts.flat_map(|(e, &tiles)| vec![e as i32; tiles * GROUP_ROWS]).collect();
-        let of_rows = integers(of_rows, &bias.device());
-        let all = gather_rows(&AnyTensor::new(bias.clone()), &of_rows, DType::F32).expect(KERNEL);
-        Some(match by {
-            Some(by) => all * by.clone(),
-            None => all,
-        })
+    /// `[rows, 1]`: what each row of gradients says of the weight of its expert's bias.
+    fn of_bias(&self, rows: &ExpertRows, dy: &Tensor<2>) -> Option<Tensor<2>> {
+        let stack = Stack { all: self.bias.clone()?.unsqueeze_dim(2), turned: false };
+        let of = (DType::F32, 1.0, DType::F32);
+        Some(multiply_groups(dy, &stack, Beside::default(), &rows.groups, None, of).expect(KERNEL))
     }
 
     /// The gradients of the layer's parts of what comes in, the gradients of what goes out, and what those are multiplied by for
-    /// the bias.
+    /// the bias, `[rows, 1]`.
     fn gradients(
         &self,
-        rows: &Rows,
+        rows: &ExpertRows,
         asked: &LinearParts<bool>,
-        (x, seen, of_bias): (&Tensor<2>, &Seen, &Tensor<2>),
+        (x, seen, of_bias): (&Tensor<2>, &Seen, impl Fn() -> Tensor<2>),
     ) -> Vec<Option<AnyTensor>> {
         let dy = &seen.rows;
         let sums = |a: &Tensor<2>, b: &Tensor<2>, factors| {
@@ -222,7 +162,7 @@ impl Layer {
             asked.then(|| match part {
                 LinearPart::Weight => AnyTensor::new(sums(dy, x, self.factors)),
                 LinearPart::Bias => {
-                    let sums = sums(of_bias, dy, DType::F32);
+                    let sums = sums(&of_bias(), dy, DType::F32);
                     let [experts, _, out] = sums.dims();
                     AnyTensor::new(sums.reshape([experts, out]))
                 }
@@ -262,9 +202,12 @@ pub(super) fn experts(
     let all = [&experts.gate_up.weight, &experts.down.weight];
     let there = x.burn_dtype() != DType::F64
         && all.iter().all(|weight| multiplies(&device, factors(weight, compute)))
-        && multiplies(&device, DType::F32);
-    let any = routing.experts.iter().any(|&e| e != ELSEWHERE);
-    (there && any).then(|| grouped(routing, experts, inputs, compute))
+        && multiplies(&device, DType::F32)
+        && sorts_experts(x, all[0].shape()[0]);
+    let any = |chosen: &TokenExperts| {
+        chosen.as_on_device().is_some() || chosen.to_host().iter().any(|&e| e != ELSEWHERE)
+    };
+    (there && any(&routing.experts)).then(|| grouped(routing, experts, inputs, compute))
 }
 
 fn grouped(
@@ -287,53 +230,48 @@ fn grouped(
         let mut asked = wanted[2..].iter().copied();
         let asked = [&layers.gate_up, &layers.down].map(|layer| layer.parts().fill(&mut asked));
         let (want_x, want_weights) = (wanted[0], wanted[1]);
-        let (gate, rows) = (layers.gate, Rows::new(count, &chosen, each, &weights.device()));
-        let own = rows.weights(&weights);
-        let mut gate_up = up.through(&rows, &up.seen(&rows, rows.of_tokens(&x, up.reads()), true), true)?;
-        if let Some(bias) = up.biases(&rows, None) {
-            gate_up = gate_up + bias;
-        }
-        let weighted = |x: Tensor<2>, own: &Tensor<2>, dtype| to(x * own.clone(), dtype);
-        let z = weighted(activate(gate, &gate_up), &own, down.reads());
-        let mut out = down.through(&rows, &down.seen(&rows, z, true), true)?;
-        if let Some(bias) = down.biases(&rows, Some(&own)) {
-            out = out + bias;
-        }
-        let y = rows.to_tokens(&out);
+        let (chosen, tiles) = placed(count, &chosen, &x);
+        let rows = ExpertRows::new(&chosen, count, each, tiles, &x).expect(KERNEL);
+        let of_tokens = move |rows: &ExpertRows, x: &AnyTensor, layer: &Layer| {
+            rows.of_tokens(x, layer.rows()).expect(KERNEL)
+        };
+        let gate = layers.gate;
+        let gate_up = up.through(&rows, &up.seen(&rows, of_tokens(&rows, &x, &up), true), true)?;
+        let z = expert_gate(&gate_up, gate, down.rows()).expect(KERNEL);
+        let out = down.through(&rows, &down.seen(&rows, z, true), true)?;
+        let y = rows.to_tokens(&out, Some(&weights)).expect(KERNEL);
         let back = move |upstream: AnyTensor| -> Result<Vec<Option<AnyTensor>>, OpsError> {
             let asks = |of: &LinearParts<bool>| of.as_ref().into_iter().any(|(_, asked)| *asked);
-            let dy = down.seen(&rows, rows.of_tokens(&upstream, down.reads()), false);
-            let mut of_up: Vec<_> = asked[0].as_ref().into_iter().map(|_| None).collect();
-            let (mut dx, mut dweights) = (None, None);
-            let mut act = None;
-            if want_x || want_weights || asks(&asked[0]) {
-                let dz = down.through(&rows, &dy, false)?;
-                let (d, value) = activate_backward(gate, &gate_up, dz.clone());
-                if want_weights {
-                    let mut products = sum_rows(dz * value.clone(), false);
-                    if let Some(bias) = down.biases(&rows, None) {
-                        products = products + sum_rows(to(dy.rows.clone(), DType::F32) * bias, false);
-                    }
-                    let all = products.dims()[0];
-                    let products = AnyTensor::new(products.reshape([all, 1]));
-                    let of_places = gather_rows(&products, &rows.of_places, DType::F32).expect(KERNEL);
-                    dweights = Some(AnyTensor::new(of_places.reshape(weights.dims())));
-                }
-                act = Some(value);
-                let d = up.seen(&rows, weighted(d, &own, up.reads()), false);
+            let dy = down.seen(&rows, of_tokens(&rows, &upstream, &down), false);
+            let d = down.through(&rows, &dy, false)?;
+            let more = (asks(&asked[1]).then(|| down.rows()), want_weights);
+            let ExpertGateBackward { dx: d, value, dots } =
+                expert_gate_backward(&gate_up, &d, (&rows, &weights), gate, up.rows(), more).expect(KERNEL);
+            let none = |asked: &LinearParts<bool>| asked.as_ref().into_iter().map(|_| None).collect();
+            let (mut of_up, mut of_down): (Vec<_>, Vec<_>) = (none(&asked[0]), none(&asked[1]));
+            let dweights = dots.map(|dots| {
+                let dots = match down.of_bias(&rows, &dy.rows) {
+                    Some(of_bias) => dots + of_bias,
+                    None => dots,
+                };
+                AnyTensor::new(rows.to_places(dots).expect(KERNEL))
+            });
+            if let Some(z) = value {
+                let own = || rows.of_places(&weights).expect(KERNEL);
+                of_down = down.gradients(&rows, &asked[1], (&z, &dy, own));
+            }
+            let mut dx = None;
+            if want_x || asks(&asked[0]) {
+                let d = up.seen(&rows, d, false);
                 if asks(&asked[0]) {
-                    let (x, ones) = (rows.of_tokens(&x, up.reads()), own.ones_like());
-                    of_up = up.gradients(&rows, &asked[0], (&x, &d, &ones));
+                    let x = of_tokens(&rows, &x, &up);
+                    let ones = || Tensor::ones([x.dims()[0], 1], (&x.device(), DType::F32));
+                    of_up = up.gradients(&rows, &asked[0], (&x, &d, ones));
                 }
                 if want_x {
-                    let dx_rows = up.through(&rows, &d, false)?;
-                    dx = Some(AnyTensor::new(to(rows.to_tokens(&dx_rows), in_dtype)));
+                    let d = rows.to_tokens(&up.through(&rows, &d, false)?, None).expect(KERNEL);
+                    dx = Some(AnyTensor::new(to(d, in_dtype)));
                 }
-            }
-            let mut of_down: Vec<_> = asked[1].as_ref().into_iter().map(|_| None).collect();
-            if asks(&asked[1]) {
-                let z = weighted(act.unwrap_or_else(|| activate(gate, &gate_up)), &own, down.reads());
-                of_down = down.gradients(&rows, &asked[1], (&z, &dy, &own));
             }
             Ok([dx, dweights].into_iter().chain(of_up).chain(of_down).collect())
         };

@@ -1,9 +1,11 @@
 //! Grouped products: rows in groups, as tokens by their experts, each by the matrix of its own.
 
-use burn::tensor::{DType, Device, Int, Tensor};
+use std::ops::Range;
+
+use burn::tensor::{DType, Int, Tensor};
 use burnish_gpu_kernels as kernels;
 
-use super::{integers, of_rank};
+use super::of_rank;
 use crate::AnyTensor;
 use crate::cube::{Inputs, client, float, launch};
 
@@ -12,24 +14,23 @@ pub(in crate::gpu) use kernels::GROUP_ROWS;
 /// How many rows of a tensor each group has, filled up to a multiple of [`GROUP_ROWS`], one group after the other.
 #[derive(Clone)]
 pub(in crate::gpu) struct Groups {
-    /// For each [`GROUP_ROWS`] rows their group.
+    /// For each [`GROUP_ROWS`] rows their group, or their number for nobody's.
     of_rows: Tensor<1, Int>,
     /// For each group, and once more, where its rows begin.
     starts: Tensor<1, Int>,
-    count: usize,
+    /// Those of which there are matrices.
+    own: Range<usize>,
 }
 
 impl Groups {
-    /// Of groups with so many times [`GROUP_ROWS`] rows.
-    pub(in crate::gpu) fn new(tiles: &[usize], device: &Device) -> Self {
-        let of_rows = tiles.iter().enumerate().flat_map(|(group, &tiles)| vec![group as i32; tiles]);
-        let mut starts = vec![0];
-        starts.extend(tiles.iter().scan(0, |start, tiles| {
-            *start += (tiles * GROUP_ROWS) as i32;
-            Some(*start)
-        }));
-        let (of_rows, starts) = (integers(of_rows.collect(), device), integers(starts, device));
-        Self { of_rows, starts, count: tiles.len() }
+    /// Of so many groups.
+    pub(in crate::gpu) fn new(of_rows: Tensor<1, Int>, starts: Tensor<1, Int>, count: usize) -> Self {
+        Self { of_rows, starts, own: 0..count }
+    }
+
+    /// The same rows to one who has the matrices of some groups alone.
+    pub(in crate::gpu) fn of(&self, own: Range<usize>) -> Self {
+        Self { own, ..self.clone() }
     }
 
     /// The rows, filled up.
@@ -53,7 +54,7 @@ impl Stack {
     }
 
     /// How they lie in memory.
-    fn form(&self) -> impl Fn(kernels::Buffer) -> kernels::Matrices + Send + Sync + 'static {
+    fn form(&self) -> impl Fn(kernels::Buffer) -> kernels::Matrices + use<> {
         let ([_, rows, columns], turned) = (self.all.dims(), self.turned);
         move |buffer| {
             let matrices = kernels::Matrices::rows(buffer, rows, columns);
@@ -62,24 +63,42 @@ impl Stack {
     }
 }
 
-/// `scale (a b + p q)` of factors rounded to `factors`, each row by the matrices of its group; in `out`. `more` is `p` and
-/// `q`, turned as `b` is.
+/// What is added to a product of rows in groups.
+#[derive(Default)]
+pub(in crate::gpu) struct Beside<'a> {
+    /// `p q` of another product, turned as the first one.
+    pub(in crate::gpu) more: Option<(&'a Tensor<2>, Stack)>,
+    /// `[groups, columns]` in f32.
+    pub(in crate::gpu) bias: Option<Tensor<2>>,
+}
+
+/// `scale (a b + p q) + bias` of factors rounded to `factors`, each row by the matrices of its group; in `out`. Rows whose group
+/// has no matrix are as they are in `into`, or anything.
 pub(in crate::gpu) fn multiply_groups(
     a: &Tensor<2>,
     b: &Stack,
-    more: Option<(&Tensor<2>, &Stack)>,
+    beside: Beside<'_>,
     groups: &Groups,
+    into: Option<Tensor<2>>,
     (factors, scale, out): (DType, f32, DType),
 ) -> Option<Tensor<2>> {
     let [depth, columns] = b.sizes();
     let rows = groups.rows();
     let any = |t: &Tensor<2>| AnyTensor::new(t.clone());
+    let Beside { more, bias } = beside;
     let mut tensors = vec![any(a), AnyTensor::new(b.all.clone())];
     tensors.extend(more.iter().flat_map(|(p, q)| [any(p), AnyTensor::new(q.all.clone())]));
+    let mut at = |tensor: Option<Tensor<2>>| {
+        tensor.map(|tensor| {
+            tensors.push(AnyTensor::new(tensor));
+            tensors.len() - 1
+        })
+    };
+    let (of_bias, of_into) = (at(bias), at(into));
     let gemm = kernels::Gemm::new(&client(&tensors[0])?, float(factors)?)?;
     let inputs = Inputs::of(&tensors.iter().collect::<Vec<_>>())?.and_integers(groups.of_rows.clone());
     let (right, more) = (b.form(), more.map(|(_, q)| (q.sizes()[0], q.form())));
-    let (count, to) = (groups.count, float(out)?);
+    let (first, count, to) = (groups.own.start, groups.own.len(), float(out)?);
     drop(tensors);
     let [y] = launch(inputs, [(&[rows, columns], out)], |client, buffers| {
         let of = kernels::Product { batches: 1, rows, columns, depth };
@@ -89,10 +108,16 @@ pub(in crate::gpu) fn multiply_groups(
             b: right(buffers[3].clone()),
             depth: *depth,
         });
-        let table = buffers[buffers.len() - 1].clone();
-        let finish = kernels::Finish { more, scale, ..kernels::Finish::default() };
+        let of_rows = kernels::Groups::Rows { of: buffers[buffers.len() - 1].clone(), first, count };
+        let bias = of_bias.map(|at| buffers[at].clone());
+        let finish = kernels::Finish { more, scale, bias, ..kernels::Finish::default() };
+        let d = match of_into {
+            Some(at) => buffers[at].clone(),
+            None => kernels::Buffer::empty(client, rows * columns, to),
+        };
         let operands = [&left(0, depth), &right(buffers[1].clone())];
-        [gemm.multiply_groups(client, of, operands, &kernels::Groups::Rows(table, count), to, &finish)]
+        gemm.multiply_groups(client, of, operands, &of_rows, &d, &finish);
+        [d]
     });
     Some(of_rank(&y))
 }
@@ -104,7 +129,7 @@ pub(in crate::gpu) fn sum_groups(
     groups: &Groups,
     (factors, out): (DType, DType),
 ) -> Option<Tensor<3>> {
-    let (rows, columns, depth, count) = (a.dims()[1], b.dims()[1], groups.rows(), groups.count);
+    let (rows, columns, depth, count) = (a.dims()[1], b.dims()[1], groups.rows(), groups.own.len());
     let tensors = [a, b].map(|t| AnyTensor::new(t.clone()));
     let gemm = kernels::Gemm::new(&client(&tensors[0])?, float(factors)?)?;
     let inputs = Inputs::of(&tensors.each_ref())?.and_integers(groups.starts.clone());
@@ -115,7 +140,9 @@ pub(in crate::gpu) fn sum_groups(
         let a = kernels::Matrices::rows(buffers[0].clone(), depth, rows).transpose();
         let b = kernels::Matrices::rows(buffers[1].clone(), depth, columns);
         let groups = kernels::Groups::Depth(buffers[2].clone());
-        [gemm.multiply_groups(client, of, [&a, &b], &groups, to, &kernels::Finish::default())]
+        let d = kernels::Buffer::empty(client, count * rows * columns, to);
+        gemm.multiply_groups(client, of, [&a, &b], &groups, &d, &kernels::Finish::default());
+        [d]
     });
     Some(of_rank(&y))
 }

@@ -5,6 +5,7 @@ mod adamw;
 mod adapters;
 mod conv_heads;
 mod dropout;
+mod expert_rows;
 mod few_rows;
 mod flash;
 mod gate;
@@ -18,6 +19,7 @@ mod logits;
 mod norm;
 mod pages;
 mod product;
+mod router;
 mod rows;
 mod sums;
 
@@ -26,13 +28,16 @@ pub(super) use adapters::{AdapterGradient, Adapters, Narrow, narrow};
 pub(crate) use conv_heads::DeviceRows;
 pub(super) use conv_heads::conv_heads;
 pub(super) use dropout::dropped;
+pub(super) use expert_rows::{
+    ExpertGateBackward, ExpertRows, expert_gate, expert_gate_backward, sorts_experts,
+};
 pub(super) use few_rows::few_rows;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
 pub(super) use gated_norm::gated_norm;
 pub(super) use gemm::{gemm, gemm_beside, multiplies};
-pub(super) use grouped::{GROUP_ROWS, Groups, Stack, multiply_groups, sum_groups};
+pub(super) use grouped::{Beside, GROUP_ROWS, Groups, Stack, multiply_groups, sum_groups};
 pub(super) use head_weights::head_weights;
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(crate) use linear_attention::TextPlans;
@@ -41,7 +46,8 @@ pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, words, write_pages};
 pub(super) use product::product;
-pub(super) use rows::{NO_ROW, Places, gather_rows, scatter_rows};
+pub(super) use router::{choose_experts, choose_experts_backward, count_experts, probability_sums};
+pub(super) use rows::{Places, gather_rows, scatter_rows};
 pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};
 
 use std::sync::Arc;

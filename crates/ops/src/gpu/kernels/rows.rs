@@ -7,10 +7,7 @@ use super::{integers, of_rank};
 use crate::AnyTensor;
 use crate::cube::{Inputs, float, launch};
 
-/// Names no row: zeros.
-pub(in crate::gpu) const NO_ROW: i32 = kernels::NO_ROW.cast_signed();
-
-/// Rows `ids` of `table`, in `dtype`; zeros for [`NO_ROW`].
+/// Rows `ids` of `table`, in `dtype`; zeros for [`NO_ROW`](kernels::NO_ROW).
 pub(in crate::gpu) fn gather_rows(
     table: &AnyTensor,
     ids: &Tensor<1, Int>,

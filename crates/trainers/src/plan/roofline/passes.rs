@@ -44,8 +44,13 @@ impl Passes {
     pub(crate) fn train(&mut self, model: &Scoring<'_>, kind: PassKind, times: usize) {
         let work = model.planned.work(model.parallel, self.texts, kind);
         work.pieces().for_each(|piece| self.lines.piece(piece, times as u64));
-        routed(&mut self.lines, model.planned, (self.texts, kind), times as u64);
+        routed(&mut self.lines, (model.planned, model.parallel), (self.texts, kind), times as u64);
         self.heard(self.texts, times as u64);
+    }
+
+    /// The loss that balances experts, of so many passes.
+    pub(crate) fn balance(&mut self, times: usize) {
+        self.lines.host(4 * times as u64, 0, times as u64);
     }
 
     /// `times` passes without gradients over a micro-batch.
@@ -60,7 +65,7 @@ impl Passes {
         }
         let kind = PassKind::Scoring { base: model.base };
         let work = model.planned.work(model.parallel, texts, kind);
-        routed(&mut self.lines, model.planned, (texts, kind), times as u64);
+        routed(&mut self.lines, (model.planned, model.parallel), (texts, kind), times as u64);
         work.pieces().for_each(|piece| self.lines.under("passes without gradients", piece, times as u64));
         self.heard(texts, times as u64);
     }
@@ -84,7 +89,7 @@ impl Passes {
             work.pieces().for_each(|piece| self.lines.under(name, piece, times));
             let tokens = (texts.texts * texts.tokens) as u64;
             self.lines.host(read * texts.texts as u64 * times, OF_TOKEN * tokens * times, waits * times);
-            routed(&mut self.lines, planned, (texts, PassKind::Decoding), times);
+            routed(&mut self.lines, (planned, parallel), (texts, PassKind::Decoding), times);
         };
         let of_prompts = Texts { texts: prompts, tokens: prompt, before: 0, targets: prompts };
         let all = (4 * vocab, 1);
@@ -136,9 +141,14 @@ impl Passes {
 }
 
 /// What the host hears and says of experts.
-fn routed(lines: &mut Lines, planned: &ModelPlan<'_>, (texts, kind): (Texts, PassKind), times: u64) {
+fn routed(
+    lines: &mut Lines,
+    (planned, parallel): (&ModelPlan<'_>, &Parallel),
+    (texts, kind): (Texts, PassKind),
+    times: u64,
+) {
     let tokens = (texts.texts * texts.tokens) as u64;
-    let Routed { to_host, to_device, waits } = planned.routed(tokens, kind);
+    let Routed { to_host, to_device, waits } = planned.routed(parallel, tokens, kind);
     lines.host(to_host * times, to_device * times, waits * times);
 }
 

@@ -1,0 +1,103 @@
+//! [`RouterBalance`]: the auxiliary loss that balances a router's experts.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::tensor::{DType, Tensor};
+
+use crate::{AnyTensor, all_joined};
+
+/// The auxiliary loss of Switch Transformers (Fedus et al., arXiv:2101.03961) over all layers of one pass, as
+/// Transformers computes it: `experts * sum over experts of (tokens that go there) * (mean probability)`, both over the
+/// tokens of all layers.
+///
+/// A layer's gradient needs the counts of all layers, which forward has before backward begins; so routers note them
+/// here, where their logits lie, and pull on their probabilities in backward. One is of one pass.
+#[derive(Debug)]
+pub struct RouterBalance {
+    experts: usize,
+    coefficient: f32,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    layers: Vec<Option<Share>>,
+    /// What the loss adds to the gradient of each expert's probability, once backward has begun.
+    pull: Option<AnyTensor>,
+}
+
+/// What one layer's router did.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    pub(crate) tokens: usize,
+    /// `[experts]`: tokens that each got.
+    pub(crate) counts: AnyTensor,
+    /// `[experts]`: sums of probabilities, in the same dtype.
+    pub(crate) probabilities: AnyTensor,
+}
+
+/// Sums over all layers, each over the number of tokens.
+struct Means {
+    tokens: f64,
+    counts: Tensor<1>,
+    probabilities: Tensor<1>,
+}
+
+impl RouterBalance {
+    /// Of the routers of `layers` blocks over `experts` experts; the loss is multiplied by `coefficient` where it pulls.
+    #[must_use]
+    pub fn new(layers: usize, experts: usize, coefficient: f32) -> Self {
+        let noted = Noted { layers: vec![None; layers], pull: None };
+        Self { experts, coefficient, noted: Mutex::new(noted) }
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A layer's share; what a block that runs once more says is known.
+    pub(crate) fn note(&self, layer: usize, share: impl FnOnce() -> Share) {
+        if let Some(slot) = self.noted().layers.get_mut(layer).filter(|slot| slot.is_none()) {
+            *slot = Some(share());
+        }
+    }
+
+    /// `None` where there was no token.
+    fn means(&self, noted: &Noted) -> Option<Means> {
+        let shares: Vec<&Share> = noted.layers.iter().flatten().filter(|share| share.tokens > 0).collect();
+        let tokens = shares.iter().map(|share| share.tokens).sum::<usize>() as f64;
+        let sum = |of: fn(&Share) -> &AnyTensor| {
+            let all =
+                all_joined(shares.iter().map(|s| of(s).clone()).collect(), &[shares.len(), self.experts]);
+            let all: Tensor<2> = all.rank().expect("invariant: two dimensions were asked for");
+            all.sum_dim(0).reshape([self.experts]) / tokens
+        };
+        (tokens > 0.0).then(|| Means {
+            tokens,
+            counts: sum(|share| &share.counts),
+            probabilities: sum(|share| &share.probabilities),
+        })
+    }
+
+    /// The loss without its coefficient; 0 of a pass without tokens. Where routers chose on a device it waits for that.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        let sum = |Means { counts, probabilities, .. }| {
+            let both: Tensor<1> = counts * probabilities;
+            let sum = both.sum().into_data().convert::<f64>().try_into_vec::<f64>();
+            sum.expect("invariant: converted to f64")[0]
+        };
+        self.experts as f64 * self.means(&self.noted()).map_or(0.0, sum)
+    }
+
+    /// What the loss times its coefficient adds to the gradient of each expert's probability at every token, `[experts]` in f32.
+    pub(crate) fn pull(&self) -> Option<AnyTensor> {
+        let mut noted = self.noted();
+        if noted.pull.is_none() && self.coefficient != 0.0 {
+            let Means { tokens, counts, .. } = self.means(&noted)?;
+            let factor = f64::from(self.coefficient) * self.experts as f64 / tokens;
+            noted.pull = Some(AnyTensor::new((counts * factor).cast(DType::F32)));
+        }
+        noted.pull.clone()
+    }
+}

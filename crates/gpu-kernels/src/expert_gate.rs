@@ -1,4 +1,4 @@
-//! What stands between the two layers of a mixture's experts, in one pass.
+//! Gates between the two layers of experts, in one pass.
 
 use burnish_core::{Activation, ExpertGate};
 use cubecl_core as cubecl;

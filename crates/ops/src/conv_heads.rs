@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::dispatch::dispatch;
 use crate::once_for::OnceFor;
@@ -33,6 +33,8 @@ pub(crate) struct ConvRows {
     pub(crate) of: usize,
     /// What sequences that go on hold of them.
     behind: OnceLock<Tensor<1, Int>>,
+    /// `rows` of each tap, on a device.
+    by_tap: OnceLock<Vec<Tensor<1, Int>>>,
     /// The same where a device has them.
     #[cfg(feature = "cube")]
     pub(crate) on_device: crate::gpu::DeviceRows,
@@ -64,12 +66,48 @@ impl ConvPlans {
                 rows: (0..taps).rev().map(make).collect(),
                 of,
                 behind: OnceLock::new(),
+                by_tap: OnceLock::new(),
                 #[cfg(feature = "cube")]
                 on_device: Default::default(),
             };
             Kept { taps, parents: parents.map(Into::into), rows: Arc::new(rows) }
         };
         self.0.get(fits, new).rows
+    }
+}
+
+impl ConvPlans {
+    /// The rows of new tokens behind those that a cache holds, all `(rows, taps)`.
+    pub(crate) fn held(
+        &self,
+        cache: &ConvCache,
+        of: (usize, usize),
+        documents: &[Range<usize>],
+        tokens: usize,
+    ) -> Arc<ConvRows> {
+        self.of(of, None, |back| cache.earlier(tokens, documents, back))
+    }
+}
+
+impl ConvRows {
+    /// The rows that the tokens behind `documents` read.
+    pub(crate) fn behind(
+        &self,
+        cache: &ConvCache,
+        documents: &[Range<usize>],
+        device: &Device,
+    ) -> Tensor<1, Int> {
+        self.behind.get_or_init(|| cache.last_rows(documents, device)).clone()
+    }
+
+    /// The row that each tap of each token reads; any of a token of no sequence.
+    pub(crate) fn by_tap(&self, device: &Device) -> &[Tensor<1, Int>] {
+        let index = |rows: &Vec<i32>| {
+            let rows: Vec<i32> = rows.iter().map(|&row| row.max(0)).collect();
+            let count = rows.len();
+            Tensor::from_data(TensorData::new(rows, [count]), device)
+        };
+        self.by_tap.get_or_init(|| self.rows.iter().map(index).collect())
     }
 }
 
@@ -146,11 +184,11 @@ impl ConvCache {
         documents: &Documents,
     ) -> Result<AnyTensor, OpsError> {
         let (tokens, taps) = check(x, (kernel, bias), units, documents)?;
+        self.rows.settle_for(documents.len());
         let all = self.behind_held(x.plain().rank::<2>()?, documents, taps)?;
         let of = (all.dims()[0], taps);
-        let rows = documents.convolved.of(of, None, |back| self.earlier(tokens, documents, back));
-        let behind = rows.behind.get_or_init(|| self.last_rows(documents, &all.device()));
-        self.keep(&all, behind.clone());
+        let rows = documents.convolved.held(self, of, documents, tokens);
+        self.keep(&all, rows.behind(self, documents, &all.device()));
         let (kernel, bias) = (kernel.plain(), bias.map(AnyTensor::plain));
         over(&AnyTensor::new(all), (&kernel, bias.as_ref()), units, rows)
     }

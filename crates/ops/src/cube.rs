@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burnish_core::PackedRows;
-use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, Reading, join, widen_rows};
+use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, Reading, copy, join, widen_rows};
 
 use crate::AnyTensor;
 use crate::custom::Host;
@@ -60,6 +60,28 @@ pub fn tensor(memory: CubeTensor) -> AnyTensor {
 /// A number for the memory of a plain tensor, which no other memory has; `None` if its device is not CubeCL's.
 pub(crate) fn memory_of(tensor: &AnyTensor) -> Option<usize> {
     primitive(tensor).map(|tensor| tensor.handle.memory.binding().id().value)
+}
+
+/// A copy of a plain tensor in memory of its own, row behind row; `None` if its device is not CubeCL's or no kernel has its dtype.
+pub(crate) fn duplicate(tensor: &AnyTensor) -> Option<AnyTensor> {
+    let (on, from) = (On::device_of(tensor)?, buffer(tensor)?);
+    let to = Buffer::empty(on.client(), from.len, from.dtype);
+    copy(on.client(), &from, &to);
+    Some(on.in_dtype(to, &tensor.shape(), tensor.burn_dtype()))
+}
+
+/// Writes rows over elements of `home` from `first` on, whoever else holds that; whether a kernel could, which has to find them in
+/// one dtype on one of CubeCL's devices, `home` row behind row.
+pub(crate) fn overwrite(home: &AnyTensor, first: usize, rows: &Tensor<2>) -> bool {
+    let rows = AnyTensor::new(rows.clone());
+    let (Some(on), Some(to), Some(from)) = (On::device_of(home), buffer(home), buffer(&rows)) else {
+        return false;
+    };
+    if to.dtype != from.dtype || first + from.len > to.len {
+        return false;
+    }
+    copy(on.client(), &from, &to.piece(first, from.len));
+    true
 }
 
 /// Pieces of memory as tensors on the device of another.

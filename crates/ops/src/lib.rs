@@ -81,6 +81,7 @@ mod resting_logits;
 mod router;
 mod scaled_sum;
 mod segment;
+mod sequence_rows;
 mod short_conv;
 mod split_columns;
 #[cfg(feature = "cube")]
@@ -138,6 +139,7 @@ pub use burnish_core::Activation;
 use burnish_core::Dtype;
 #[cfg(feature = "cube")]
 pub use burnish_gpu_kernels::{NotRecorded, Recording, Rehearsal};
+pub use sequence_rows::SequenceRows;
 pub use short_conv::{ConvCache, short_conv};
 pub use split_columns::split_columns;
 pub use xielu::xielu;

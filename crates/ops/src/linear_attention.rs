@@ -7,6 +7,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Tensor};
 
 use crate::dispatch::dispatch;
+use crate::sequence_rows::SequenceRows;
 use crate::{AnyTensor, Documents, OpsError};
 
 pub(crate) const OP: &str = "linear_attention";
@@ -102,27 +103,19 @@ pub fn linear_attention(
 
 /// The states of sequences being generated.
 #[derive(Clone, Debug)]
-pub struct LinearAttentionStates {
-    sequences: usize,
-    /// `[sequences, state]`; `None` before the first token.
-    states: Option<AnyTensor>,
-}
+pub struct LinearAttentionStates(SequenceRows);
 
 impl LinearAttentionStates {
     /// Of `sequences` that have said nothing.
     #[must_use]
     pub fn new(sequences: usize) -> Self {
-        Self { sequences, states: None }
+        Self(SequenceRows::new(OP, sequences, 1))
     }
 
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.states.as_ref().map_or(0, |states| 4 * states.shape().iter().product::<usize>())
-    }
-
-    fn rows(states: &AnyTensor) -> Tensor<2> {
-        states.rank().expect("invariant: a row for each sequence")
+        self.0.bytes()
     }
 
     /// Sequence `i` becomes what `order[i]` was.
@@ -130,38 +123,12 @@ impl LinearAttentionStates {
     /// # Errors
     /// If `order` names a sequence that is not held; the states are then as before.
     pub fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        if let Some(&got) = order.iter().find(|&&o| o >= self.sequences) {
-            return Err(OpsError::Index { op: OP, got, limit: self.sequences });
-        }
-        let same = order.len() == self.sequences && order.iter().enumerate().all(|(i, &o)| i == o);
-        self.sequences = order.len();
-        if same {
-            return Ok(());
-        }
-        self.states = self.states.take().map(|states| {
-            let rows = Self::rows(&states);
-            let index = order.iter().map(|&o| o as i32).collect::<Vec<_>>();
-            let index =
-                Tensor::from_data(burn::tensor::TensorData::new(index, [order.len()]), &rows.device());
-            AnyTensor::new(rows.select(0, index))
-        });
-        Ok(())
+        self.0.reorder(order)
     }
 
     /// The sequences of `other` follow those that are here.
     pub fn append(&mut self, other: Self) {
-        let zeros = |like: &AnyTensor, count: usize| {
-            let rows = Self::rows(like);
-            Tensor::zeros([count, rows.dims()[1]], (&rows.device(), DType::F32))
-        };
-        let both = match (self.states.take(), other.states) {
-            (None, None) => None,
-            (Some(own), Some(more)) => Some([Self::rows(&own), Self::rows(&more)]),
-            (Some(own), None) => Some([Self::rows(&own), zeros(&own, other.sequences)]),
-            (None, Some(more)) => Some([zeros(&more, self.sequences), Self::rows(&more)]),
-        };
-        self.states = both.map(|both| AnyTensor::new(Tensor::cat(both.to_vec(), 0)));
-        self.sequences += other.sequences;
+        self.0.append(other.0);
     }
 
     /// Takes out the sequences from `at` on.
@@ -170,12 +137,12 @@ impl LinearAttentionStates {
     /// If there are fewer than `at`.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
-        assert!(at <= self.sequences, "{OP}: sequence {at} is outside 0..={}", self.sequences);
-        let sequences = std::mem::replace(&mut self.sequences, at) - at;
-        let states = self.states.take().map(|states| Self::rows(&states));
-        let other = states.clone().map(|rows| AnyTensor::new(rows.narrow(0, at, sequences)));
-        self.states = states.map(|rows| AnyTensor::new(rows.narrow(0, 0, at)));
-        Self { sequences, states: other.filter(|_| sequences > 0) }
+        Self(self.0.split_off(at))
+    }
+
+    /// The rows, for steps that are recorded.
+    pub fn rows(&mut self) -> &mut SequenceRows {
+        &mut self.0
     }
 
     /// [`linear_attention`] of new rows, each sequence's behind what it has said; plain tensors.
@@ -191,17 +158,16 @@ impl LinearAttentionStates {
     ) -> Result<AnyTensor, OpsError> {
         let tokens = shape.check(qkv, weights)?;
         check_texts(texts, &[], tokens)?;
-        if texts.len() != self.sequences {
-            let (got, expected) = (vec![texts.len()], vec![self.sequences]);
+        self.0.settle_for(texts.len());
+        if texts.len() != self.0.count() {
+            let (got, expected) = (vec![texts.len()], vec![self.0.count()]);
             return Err(OpsError::Shape { op: OP, what: "texts", got, expected });
         }
         let [qkv, weights] = [qkv, weights].map(AnyTensor::plain);
-        let states = self.states.take().unwrap_or_else(|| {
-            let size = [self.sequences, shape.state()];
-            AnyTensor::new(Tensor::<2>::zeros(size, (&qkv.device(), DType::F32)))
-        });
+        let empty = |rows| Tensor::<2>::zeros([rows, shape.state()], (&qkv.device(), DType::F32));
+        let states = AnyTensor::new(self.0.held(empty));
         let (y, states) = Self::stepped([&qkv, &weights], shape, texts, states)?;
-        self.states = Some(states);
+        self.0.keep(states.rank()?);
         Ok(y)
     }
 

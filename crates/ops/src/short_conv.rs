@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData};
 
-use crate::{AnyTensor, OpsError, apply};
+use crate::sequence_rows::SequenceRows;
+use crate::{AnyTensor, Documents, OpsError, apply};
 
 const OP: &str = "short_conv";
 
@@ -175,23 +176,22 @@ fn to<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
 /// What a convolution has seen of sequences being generated: of each the last `taps - 1` products `b * x`.
 #[derive(Clone, Debug)]
 pub struct ConvCache {
-    sequences: usize,
     before: usize,
-    /// `[sequences * before, channels]`, zeros where nothing was said; `None` before the first token.
-    rows: Option<Tensor<2>>,
+    pub(crate) rows: SequenceRows,
 }
 
 impl ConvCache {
     /// An empty cache of `sequences` sequences, for a kernel of `taps`.
     #[must_use]
     pub fn new(taps: usize, sequences: usize) -> Self {
-        Self { sequences, before: taps.saturating_sub(1), rows: None }
+        let before = taps.saturating_sub(1);
+        Self { before, rows: SequenceRows::new(OP, sequences, before) }
     }
 
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.rows.as_ref().map_or(0, |rows| rows.dtype().size() * rows.shape().num_elements())
+        self.rows.bytes()
     }
 
     /// Sequence `i` becomes what `order[i]` was.
@@ -199,38 +199,12 @@ impl ConvCache {
     /// # Errors
     /// If `order` names a sequence that is not held; the cache is then as before.
     pub fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        if let Some(&got) = order.iter().find(|&&o| o >= self.sequences) {
-            return Err(OpsError::Index { op: OP, got, limit: self.sequences });
-        }
-        self.sequences = order.len();
-        self.rows = self.rows.take().map(|rows| {
-            let from: Vec<i32> = order
-                .iter()
-                .flat_map(|&o| (0..self.before).map(move |at| (o, at)))
-                .map(|(o, at)| (o * self.before + at) as i32)
-                .collect();
-            let index = index(&from, &rows.device());
-            rows.select(0, index)
-        });
-        Ok(())
+        self.rows.reorder(order)
     }
 
     /// The sequences of `other` follow those that are here.
     pub fn append(&mut self, other: Self) {
-        let rows = match (self.rows.take(), other.rows) {
-            (None, None) => None,
-            (Some(own), Some(more)) => Some(Tensor::cat(vec![own, more], 0)),
-            (Some(own), None) => {
-                let none = empty(&own, other.sequences * self.before);
-                Some(Tensor::cat(vec![own, none], 0))
-            }
-            (None, Some(more)) => {
-                let none = empty(&more, self.sequences * self.before);
-                Some(Tensor::cat(vec![none, more], 0))
-            }
-        };
-        self.rows = rows;
-        self.sequences += other.sequences;
+        self.rows.append(other.rows);
     }
 
     /// Takes out the sequences from `at` on.
@@ -239,13 +213,12 @@ impl ConvCache {
     /// If there are fewer than `at`.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
-        assert!(at <= self.sequences, "short_conv: sequence {at} is outside 0..={}", self.sequences);
-        let (kept, more) = (at * self.before, (self.sequences - at) * self.before);
-        let rows = self.rows.take();
-        let other = rows.as_ref().map(|rows| rows.clone().narrow(0, kept, more));
-        self.rows = rows.map(|rows| rows.narrow(0, 0, kept));
-        let sequences = std::mem::replace(&mut self.sequences, at) - at;
-        Self { sequences, before: self.before, rows: other }
+        Self { before: self.before, rows: self.rows.split_off(at) }
+    }
+
+    /// The rows, for steps that are recorded.
+    pub fn rows(&mut self) -> &mut SequenceRows {
+        &mut self.rows
     }
 
     /// [`short_conv`] of new rows, each sequence's behind what it has said; plain tensors.
@@ -257,7 +230,7 @@ impl ConvCache {
         bcx: &AnyTensor,
         kernel: &AnyTensor,
         bias: Option<&AnyTensor>,
-        documents: &[Range<usize>],
+        documents: &Documents,
     ) -> Result<AnyTensor, OpsError> {
         let (tokens, channels, taps) = sizes(bcx, kernel, bias)?;
         check_documents(documents, tokens)?;
@@ -267,39 +240,39 @@ impl ConvCache {
         let all = to(all, wide);
         let kernel = to(kernel.plain().rank::<3>()?, wide).reshape([channels, taps]);
         let [b, c, x] = [0, 1, 2].map(|part| all.clone().narrow(1, part * channels, channels));
+        self.rows.settle_for(documents.len());
         let rows = self.behind_held(b * x, documents, taps)?;
+        let plan = documents.convolved.held(self, (rows.dims()[0], taps), documents, tokens);
         let mut out = Tensor::<2>::zeros([tokens, channels], (&device, wide));
-        for tap in 0..taps {
-            // A token of no sequence reads anything.
-            let back = self.earlier(tokens, documents, taps - 1 - tap).into_iter().map(|row| row.max(0));
-            out = out + shifted(&rows, &back.collect::<Vec<_>>()) * weights(&kernel, tap);
+        for (tap, back) in plan.by_tap(&device).iter().enumerate() {
+            out = out + rows.clone().select(0, back.clone()) * weights(&kernel, tap);
         }
         if let Some(bias) = bias {
             out = out + to(bias.plain().rank::<1>()?, wide).unsqueeze();
         }
-        let last = self.last_rows(documents, &rows.device());
-        self.keep(&rows, last);
+        self.keep(&rows, plan.behind(self, documents, &device));
         Ok(AnyTensor::new(to(c * out, dtype)))
     }
 
     /// What was said, then what is new.
     pub(crate) fn behind_held(
-        &mut self,
+        &self,
         new: Tensor<2>,
         documents: &[Range<usize>],
         taps: usize,
     ) -> Result<Tensor<2>, OpsError> {
-        if documents.len() != self.sequences || taps != self.before + 1 {
-            let (got, expected) = (vec![documents.len(), taps], vec![self.sequences, self.before + 1]);
+        let sequences = self.rows.count();
+        if documents.len() != sequences || taps != self.before + 1 {
+            let (got, expected) = (vec![documents.len(), taps], vec![sequences, self.before + 1]);
             return Err(OpsError::Shape { op: OP, what: "documents", got, expected });
         }
-        let held = self.rows.take().unwrap_or_else(|| empty(&new, self.sequences * self.before));
+        let held = self.rows.held(|rows| empty(&new, rows));
         Ok(Tensor::cat(vec![held, new], 0))
     }
 
     /// The row `back` tokens before the token at `end` of a sequence's new ones.
     fn row(&self, sequence: usize, back: usize, document: &Range<usize>, end: usize) -> i32 {
-        let first = self.sequences * self.before;
+        let first = self.rows.count() * self.before;
         let at = if end >= back {
             first + document.start + end - back
         } else {
@@ -321,7 +294,7 @@ impl ConvCache {
 
     /// The rows that the tokens behind `documents` read.
     pub(crate) fn last_rows(&self, documents: &[Range<usize>], device: &Device) -> Tensor<1, Int> {
-        let mut last = Vec::with_capacity(self.sequences * self.before);
+        let mut last = Vec::with_capacity(documents.len() * self.before);
         for (sequence, document) in documents.iter().enumerate() {
             last.extend(
                 (1..=self.before).rev().map(|back| self.row(sequence, back, document, document.len())),
@@ -332,7 +305,7 @@ impl ConvCache {
 
     /// Keeps what the next tokens read of `rows`.
     pub(crate) fn keep(&mut self, rows: &Tensor<2>, last: Tensor<1, Int>) {
-        self.rows = Some(rows.clone().select(0, last));
+        self.rows.keep(rows.clone().select(0, last));
     }
 }
 

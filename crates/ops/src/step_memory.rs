@@ -35,6 +35,8 @@ fn words_of(rows: &[StepRows], turns: &[Rotary]) -> (Vec<u32>, Vec<usize>) {
         begin(&mut words);
         words.extend(half.into_iter().map(f32::to_bits));
     }
+    // Memory has at least a word.
+    words.resize(words.len().max(1), 0);
     (words, begins)
 }
 

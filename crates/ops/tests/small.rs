@@ -177,7 +177,7 @@ fn short_convolutions_stay_in_their_documents_and_continue() {
     for step in [[0..4, 7..8], [4..5, 8..9], [5..5, 9..11], [5..7, 11..11]] {
         let lengths = [step[0].len(), step[1].len()];
         let documents = [0..lengths[0], lengths[0]..lengths[0] + lengths[1]];
-        let y = to_f64(&cache.run(&rows(&step), &kernel, Some(&bias), &documents).unwrap());
+        let y = to_f64(&cache.run(&rows(&step), &kernel, Some(&bias), &documents.to_vec().into()).unwrap());
         found[0].extend(&y[..2 * lengths[0]]);
         found[1].extend(&y[2 * lengths[0]..]);
         // Away and back again.

@@ -87,7 +87,7 @@ fn convolved_on() -> Case {
         for pieces in [[0..4, 7..8], [4..5, 8..9], [5..7, 9..11]] {
             let rows = super::rows_of(&t[0], &pieces)?;
             let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
-            let y = cache.run(&rows, &t[1], Some(&t[2]), &[0..first, first..both])?.rank::<2>()?;
+            let y = cache.run(&rows, &t[1], Some(&t[2]), &vec![0..first, first..both].into())?.rank::<2>()?;
             parts[0].push(y.clone().narrow(0, 0, first));
             parts[1].push(y.narrow(0, first, both - first));
         }

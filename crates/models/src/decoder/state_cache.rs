@@ -65,6 +65,12 @@ impl StateCache {
         Self { convolved: self.convolved.split_off(at), states: self.states.split_off(at) }
     }
 
+    /// What it has of each sequence, for steps that are recorded.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    pub(crate) fn rows(&mut self) -> [&mut burnish_ops::SequenceRows; 2] {
+        [self.convolved.rows(), self.states.rows()]
+    }
+
     /// [`Scanned::over`] of each sequence's new rows behind what it has said; plain tensors.
     pub(crate) fn over(
         &mut self,

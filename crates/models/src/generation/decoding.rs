@@ -460,14 +460,13 @@ impl<'a> Decoding<'a> {
                 let (documents, positions, prefix) = match &rows.attending {
                     Attending::Joining { documents, positions, prefix } => (*documents, *positions, *prefix),
                     #[cfg(any(feature = "cuda", feature = "wgpu"))]
-                    Attending::Joined(step) => {
-                        return match cache {
-                            Cache::Keys(cache) => {
-                                cache.attend_step(qkv, step.rows_of(index), rotary, norm.as_ref(), sinks)
-                            }
-                            _ => unreachable!("invariant: such steps are of caches of keys"),
-                        };
-                    }
+                    Attending::Joined(step) => match cache {
+                        Cache::Keys(cache) => {
+                            let rows = step.rows_of(index);
+                            return cache.attend_step(qkv, rows, rotary, norm.as_ref(), sinks);
+                        }
+                        _ => (step.documents(), &[][..], None),
+                    },
                 };
                 match (cache, w.kernel()) {
                     (Cache::State(cache), Some((kernel, _))) => {
@@ -511,9 +510,12 @@ impl<'a> Decoding<'a> {
                 tap: None,
             };
             let scan = |x: &AnyTensor| {
-                let (Some(ssd), Some(cache), Attending::Joining { documents, .. }) =
-                    (&w.ssd, scans, &rows.attending)
-                else {
+                let documents = match &rows.attending {
+                    Attending::Joining { documents, .. } => documents,
+                    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+                    Attending::Joined(step) => step.documents(),
+                };
+                let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {
                     unreachable!("invariant: what is scanned has a state space and its cache")
                 };
                 ssd::scan_on(cache, x, ssd, spec, documents)

@@ -11,9 +11,13 @@ use std::sync::Arc;
 
 use burn::tensor::FloatDType;
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, NotRecorded, PlacedRows, Recording, StepMemory, StepRows, linears_decode};
+use burnish_ops::{
+    AnyTensor, Documents, NotRecorded, PlacedRows, Recording, SequenceRows, StepMemory, StepRows,
+    linears_decode,
+};
 
 use crate::decoder::queries_keys::Factors;
+use crate::decoder::state_cache::StateCache;
 use crate::generation::decoding::{Attending, Decoding, Rows};
 use crate::generation::logits::Logits;
 use crate::generation::sequences::{Cache, Sequences};
@@ -58,19 +62,27 @@ struct Recorded {
 pub(super) struct Step {
     memory: StepMemory,
     caches: Caches,
+    /// A token of each sequence, and of nobody's.
+    documents: Documents,
 }
 
-/// Which rows of a step each layer's cache has, and where it is.
+/// Which rows of a step each layer's cache has, and where caches are.
 #[derive(PartialEq, Eq)]
 struct Caches {
-    rows: Vec<usize>,
-    memory: Vec<[usize; 2]>,
+    /// None where a layer has no keys.
+    rows: Vec<Option<usize>>,
+    memory: Vec<usize>,
 }
 
 impl Step {
-    /// Those of a layer.
+    /// Those of a layer with keys.
     pub(super) fn rows_of(&self, layer: usize) -> &PlacedRows {
-        self.memory.rows(self.caches.rows[layer])
+        self.memory.rows(self.caches.rows[layer].expect("invariant: a layer with keys has rows"))
+    }
+
+    /// A text of one token for each row.
+    pub(super) fn documents(&self) -> &Documents {
+        &self.documents
     }
 }
 
@@ -114,10 +126,7 @@ impl Decoder {
     fn repeats_steps(&self) -> bool {
         let spec = &self.spec;
         let layers = spec.layers.iter().all(|layer| {
-            !(layer.conv || layer.delta || layer.ssd || layer.no_attention || layer.lends)
-                && layer.chunk.is_none()
-                && layer.cutoff.is_none()
-                && layer.keys == KeysValues::Own
+            !layer.lends && layer.chunk.is_none() && layer.cutoff.is_none() && layer.keys == KeysValues::Own
         });
         let turned_before = matches!(spec.qk_norm, Some(QkNorm::PerHeadRotated | QkNorm::PerHeadRotatedBare));
         let attention = !turned_before
@@ -137,25 +146,37 @@ impl Decoder {
 
 impl Sequences {
     /// A row for each sequence's next token, and rows of nobody: what each layer's cache makes of them, kinds of it once. None
-    /// where a layer's keys and values are in no pages of a device.
+    /// where a layer's keys and values are in no pages of a device, or its states cannot rest.
     fn step(&mut self, rows: usize) -> Option<(Caches, Vec<StepRows>)> {
-        let paged = |cache: &Cache| matches!(cache, Cache::Keys(cache) if cache.memory().is_some());
+        let paged = |cache: &Cache| !matches!(cache, Cache::Keys(cache) if cache.memory().is_none());
         if !self.caches.iter().all(paged) {
             return None;
         }
         let (mut kinds, mut caches): (Vec<StepRows>, _) =
             (Vec::new(), Caches { rows: vec![], memory: vec![] });
         for cache in &mut self.caches {
-            let Cache::Keys(cache) = cache else { continue };
+            let Cache::Keys(cache) = cache else {
+                caches.rows.push(None);
+                continue;
+            };
             let own = cache.step(rows)?;
             let kind = kinds.iter().position(|kind| *kind == own).unwrap_or(kinds.len());
             if kind == kinds.len() {
                 kinds.push(own);
             }
-            caches.rows.push(kind);
-            caches.memory.push(cache.memory()?);
+            caches.rows.push(Some(kind));
+            caches.memory.extend(cache.memory()?);
+        }
+        for held in self.rows() {
+            caches.memory.push(held.rest(rows)?);
         }
         Some((caches, kinds))
+    }
+
+    /// What layers have of each sequence that does not grow.
+    fn rows(&mut self) -> impl Iterator<Item = &mut SequenceRows> {
+        let scans = self.scans.iter_mut().flatten().flat_map(StateCache::rows);
+        self.caches.iter_mut().flat_map(Cache::rows).chain(scans)
     }
 }
 
@@ -207,7 +228,8 @@ impl Decoding<'_> {
                 drop(stale);
                 let memory = StepMemory::new(&x, &kinds, &rotaries)
                     .expect("invariant: the stream is where pages of keys and values are");
-                self.recorded(sequences, Step { memory, caches }, new.len())?
+                let documents = (0..rows).map(|row| row..row + 1).collect();
+                self.recorded(sequences, Step { memory, caches, documents }, new.len())?
             }
         };
         if let Some(logits) = logits {
@@ -245,14 +267,18 @@ impl Decoding<'_> {
             let x = if x.dtype() == Some(Dtype::F32) { x } else { x.cast(FloatDType::F32) };
             self.before_head(x, &self.pass, linears_decode)
         };
+        let held: Option<Vec<AnyTensor>> = sequences.rows().map(|rows| rows.duplicate()).collect();
+        let held = held.expect("invariant: what rests has a copy");
         let rehearsal = step.memory.rehearse();
         let output = run(sequences)?;
         let logits = self.logits_of(&first_rows(&output, count)?, &self.pass)?;
         drop(output);
-        // Keys and values come to the same places again.
+        // The same once more: keys and values come to the same places, and what goes on from itself goes on from where it was.
         for _ in 1..REHEARSED {
+            sequences.rows().zip(&held).for_each(|(rows, held)| rows.restore(held));
             run(sequences)?;
         }
+        drop(held);
         let rehearsal = match rehearsal {
             Ok(rehearsal) => rehearsal,
             Err(why) => {

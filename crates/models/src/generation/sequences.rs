@@ -136,6 +136,16 @@ impl Cache {
         }
     }
 
+    /// What it has of each sequence that does not grow.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    pub(super) fn rows(&mut self) -> Vec<&mut burnish_ops::SequenceRows> {
+        match self {
+            Self::Products(cache) => vec![cache.rows()],
+            Self::State(cache) => cache.rows().into(),
+            Self::Keys(_) | Self::Nothing => Vec::new(),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Keys(cache) => cache.bytes(),

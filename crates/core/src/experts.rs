@@ -9,6 +9,10 @@ pub const ELSEWHERE: u32 = u32::MAX;
 /// without it.
 pub const GROUP_ROWS: usize = 128;
 
+/// Places, each one of a token's experts, of which a kernel on a GPU reads every one's matrices by itself where few tokens are decoded:
+/// beyond, reading an expert's once for all of its tokens is less.
+pub const FEW_PLACES: usize = 64;
+
 /// [`GROUP_ROWS`]s that rows of so many places, each of one of so many experts, fill at most, whatever their experts are.
 #[must_use]
 pub fn expert_tiles(experts: usize, places: usize) -> usize {

@@ -53,7 +53,9 @@ pub use choice::{Choice, UnknownWord, alternatives};
 pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
 pub use error_code::{Coded, ErrorCode};
-pub use experts::{ELSEWHERE, ExpertGate, GROUP_ROWS, RouterGroups, RouterRule, RouterScores, expert_tiles};
+pub use experts::{
+    ELSEWHERE, ExpertGate, FEW_PLACES, GROUP_ROWS, RouterGroups, RouterRule, RouterScores, expert_tiles,
+};
 pub use flash::{FLASH_HEAD, FLASH_TILE, LINEAR_ATTENTION_CHUNK};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;

@@ -124,7 +124,7 @@ fn count_parts(client: &Client, chosen: &Buffer, experts: usize) -> Buffer {
 }
 
 /// The sum of each token's rows, `[tokens, columns]` in `dtype`; with `weights` (f32, of each place) of each row times its own. A
-/// place without a row adds nothing. Always in the order of a token's experts.
+/// place without a row adds nothing; without `of_places` places have rows in their order. Always in the order of a token's experts.
 ///
 /// Reads each row once: `places columns w_rows + tokens columns w` bytes.
 ///
@@ -134,15 +134,16 @@ fn count_parts(client: &Client, chosen: &Buffer, experts: usize) -> Buffer {
 pub fn combine_rows(
     client: &Client,
     rows: &Buffer,
-    of_places: &Buffer,
+    of_places: Option<&Buffer>,
     weights: Option<&Buffer>,
     (per_token, columns): (usize, usize),
     dtype: FloatType,
 ) -> Buffer {
     assert!(columns > 0 && rows.len.is_multiple_of(columns), "invariant: rows of {columns}");
-    assert!(of_places.len.is_multiple_of(per_token), "invariant: {per_token} places of each token");
-    assert!(weights.is_none_or(|w| w.len == of_places.len), "invariant: a weight of each place");
-    let y = Buffer::empty(client, of_places.len / per_token * columns, dtype);
+    let places = of_places.map_or(rows.len / columns, |of| of.len);
+    assert!(places.is_multiple_of(per_token), "invariant: {per_token} places of each token");
+    assert!(weights.is_none_or(|w| w.len == places), "invariant: a weight of each place");
+    let y = Buffer::empty(client, places / per_token * columns, dtype);
     if y.len > 0 {
         let size = vector(columns, 4, &[rows]);
         let (count, dim) = elements::launch(client, y.len / size);
@@ -153,11 +154,12 @@ pub fn combine_rows(
             address(&[rows, &y]),
             size,
             rows.arg(size),
-            of_places.arg(1),
-            weights.unwrap_or(of_places).arg(1),
+            of_places.unwrap_or(rows).arg(1),
+            weights.unwrap_or(rows).arg(1),
             y.arg(size),
             columns / size,
             per_token,
+            of_places.is_some(),
             weights.is_some(),
             rows.dtype.elem(),
             dtype.elem(),
@@ -416,6 +418,7 @@ fn combine<I: Float, O: Float, N: Size>(
     y: &mut [Vector<O, N>],
     #[comptime] vectors: usize,
     #[comptime] per_token: usize,
+    #[comptime] sorted: bool,
     #[comptime] weighted: bool,
     #[define(I)] _of_rows: ElemType,
     #[define(O)] _of_y: ElemType,
@@ -428,7 +431,10 @@ fn combine<I: Float, O: Float, N: Size>(
     let mut sum = Vector::<f32, N>::new(0.0f32);
     #[unroll(per_token <= 16)]
     for j in 0..per_token {
-        let row = of_places[first + j];
+        let mut row = (first + j) as u32;
+        if comptime!(sorted) {
+            row = of_places[first + j];
+        }
         if row != NO_ROW {
             let mut value = Vector::<f32, N>::cast_from(rows[row as usize * vectors + column]);
             if comptime!(weighted) {

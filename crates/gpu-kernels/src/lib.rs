@@ -31,6 +31,7 @@ mod dropout;
 mod elements;
 mod expert_gate;
 mod expert_rows;
+mod few_places;
 mod few_rows;
 mod flash;
 mod gate;
@@ -63,6 +64,7 @@ pub use draw::{DRAW_BLOCK, DRAW_NUMBERS, logit_blocks, logits_of_blocks};
 pub use dropout::{Mask, dropout};
 pub use expert_gate::{ExpertGateBackward, expert_gate, expert_gate_backward};
 pub use expert_rows::{ExpertRows, combine_rows, count_experts, sorts_experts};
+pub use few_places::{FewMore, FewPlaces, multiply_few_places, multiply_few_places_by_codes};
 pub use few_rows::{FewRows, multiply_few_rows};
 pub use flash::{
     FlashAttention, FlashGradients, FlashOperands, FlashOutput, FlashPlan, FlashShape, HeadRows, NOWHERE,

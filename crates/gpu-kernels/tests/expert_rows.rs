@@ -93,7 +93,8 @@ fn rows_of_a_token_are_added() {
                     into.iter_mut().zip(own).for_each(|(to, &x)| *to += weight * f64::from(x));
                 }
                 let weights = weighted.then_some(&weights_at);
-                let got = combine_rows(&client, &x_at, &rows.of_places, weights, (each, columns), dtype);
+                let got =
+                    combine_rows(&client, &x_at, Some(&rows.of_places), weights, (each, columns), dtype);
                 let what = format!("{shape:?} of {columns} in {dtype:?}, weighted {weighted}");
                 close(&what, &download(&client, &got), &expected, 1e-5 + rounding(dtype));
             }

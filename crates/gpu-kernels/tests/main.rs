@@ -9,6 +9,7 @@ mod draw;
 mod dropout;
 mod expert_gate;
 mod expert_rows;
+mod few_places;
 mod flash;
 mod gate;
 mod gated_norm;

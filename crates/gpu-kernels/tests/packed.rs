@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use burnish_core::{Codes, PackedMatrix, PackedStrip, ScaleOf, ScaleValues};
-use burnish_gpu_kernels::{Buffer, Client, FewRows, FloatType, PackedLayout, multiply_few_rows, widen_rows};
+use burnish_gpu_kernels::{
+    Buffer, Client, FewPlaces, FewRows, FloatType, PackedLayout, multiply_few_places_by_codes,
+    multiply_few_rows, widen_rows,
+};
 
 use crate::on_device::{
     client, close, download, dtypes, numbers, rounded, rounding, upload, upload_integers,
@@ -325,6 +328,45 @@ fn few_rows_are_multiplied_by_codes() {
                 let what = format!("{rows} rows, {}, {dtype:?}", kind.name);
                 close(&what, &download(&client, &y), &expected, 1e-4 + rounding(finish.dtype));
             }
+        }
+    }
+}
+
+/// Rows of places by the codes of their experts, of one strip.
+#[test]
+fn rows_of_places_are_multiplied_by_the_codes_of_their_experts() {
+    let client = client();
+    for kind in KINDS {
+        let memory = kind.memory();
+        let strip = kind.strip(&memory);
+        let (lines, columns) = (strip.rows * strip.matrices.len(), strip.columns);
+        let experts = (2..=lines).find(|n| lines.is_multiple_of(*n)).unwrap_or(1);
+        let outputs = lines / experts;
+        let (layout, [words, floats]) = resting(&client, &strip);
+        // Two tokens of three experts; one of another rank.
+        let ids: Vec<u32> =
+            (0..6).map(|i| if i == 4 { u32::MAX } else { (i * i % experts) as u32 }).collect();
+        let chosen = upload_integers(&client, &ids);
+        for (&dtype, each) in dtypes().iter().flat_map(|dtype| [(dtype, 3), (dtype, 1)]) {
+            let x = numbers(dtype, 6 / each * columns, 7);
+            let bias = numbers(FloatType::F32, lines, 9);
+            let (x_at, bias_at) = (upload(&client, dtype, &x), upload(&client, FloatType::F32, &bias));
+            let finish = FewRows { scale: 0.5, bias: Some(&bias_at), add: None, dtype };
+            let of = FewPlaces { chosen: &chosen, experts, each };
+            let y = multiply_few_places_by_codes(&client, &x_at, &layout, [&words, &floats], of, finish);
+            let output = |at: usize| {
+                let place = at / outputs;
+                if ids[place] == u32::MAX {
+                    return 0.0;
+                }
+                let line = ids[place] as usize * outputs + at % outputs;
+                let w = |column| f64::from(rounded(dtype, element(&strip, line, column)));
+                let sum: f64 = (0..columns).map(|c| f64::from(x[place / each * columns + c]) * w(c)).sum();
+                0.5 * sum + f64::from(bias[line])
+            };
+            let expected: Vec<f64> = (0..6 * outputs).map(output).collect();
+            let what = format!("{experts} experts, {each} a row, {}, {dtype:?}", kind.name);
+            close(&what, &download(&client, &y), &expected, 1e-4 + rounding(dtype));
         }
     }
 }

@@ -153,6 +153,17 @@ impl Inputs {
         all.filter(|all| all.iter().all(|t| float(t.dtype).is_some())).map(Self)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// And another tensor; `None` where a kernel cannot have it.
+    pub(crate) fn and(mut self, tensor: &AnyTensor) -> Option<Self> {
+        self.0.extend(Self::of(&[tensor])?.0);
+        Some(self)
+    }
+
     /// And one of integers, which the kernel gets as a buffer like the others, whatever dtype that says.
     pub(crate) fn and_integers(mut self, tensor: Tensor<1, Int>) -> Self {
         let primitive = tensor.try_into_primitive::<Cube>().expect("invariant: on the inputs' device");

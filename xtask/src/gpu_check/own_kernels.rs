@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 58] = [
+pub(super) const OWN: [Own; 60] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -57,7 +57,9 @@ pub(super) const OWN: [Own; 58] = [
     by_cores("attend_by_warpgroups").only(&["sm_90a"]),
     plain("backward"),
     plain("blocks_of_logits"),
+    plain("by_codes_of_experts"),
     by_cores("by_columns").spilling(8),
+    plain("by_few_places"),
     plain("by_few_rows"),
     by_cores("by_rows"),
     plain("cast_tensors"),

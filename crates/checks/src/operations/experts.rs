@@ -3,7 +3,8 @@
 use burn::tensor::DType;
 use burnish_core::{Compute, ExpertGate, Quantization, RouterRule, RouterScores, Scheme};
 use burnish_ops::{
-    Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, experts, reference, route,
+    Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, experts, experts_decode, reference,
+    route,
 };
 
 use super::{Bound, check, name_of};
@@ -20,6 +21,8 @@ struct With {
     first: usize,
     /// Weights rest in four bits.
     packed: bool,
+    /// As a step of decoding.
+    decodes: bool,
 }
 
 const RULE: RouterRule =
@@ -31,6 +34,7 @@ const PLAIN: With = With {
     lora: false,
     first: 0,
     packed: false,
+    decodes: false,
 };
 
 fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) -> Case {
@@ -54,6 +58,9 @@ fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) ->
             inputs.push(Input::new(name[3], &[out, rank * own], 0.4));
         }
     }
+    if with.decodes {
+        inputs = inputs.into_iter().map(Input::frozen).collect();
+    }
     let run = move |body: Body, t: &[AnyTensor]| {
         let mut t = t.iter().cloned();
         let mut next = || t.next().expect("invariant: as many tensors as inputs");
@@ -70,6 +77,7 @@ fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) ->
         }?;
         let routing = routing.to(&(with.first..count));
         match body {
+            Body::Device if with.decodes => experts_decode(&x, &routing, &layers),
             Body::Device => experts(&x, &routing, &layers),
             Body::Reference => reference::experts(&x, &routing, &layers),
         }
@@ -132,6 +140,9 @@ pub(super) fn checks() -> Vec<Check> {
                 let title = format!("experts {name}, {}, {tokens} over {count}", name_of(dtype));
                 all.push(check(title, bound, move || case(with, dtype, dims)));
             }
+            let title = format!("experts of few tokens, {name}, {}", name_of(dtype));
+            let decoded = With { decodes: true, ..with };
+            all.push(check(title, bound, move || case(decoded, dtype, [7, 5, 64, 48])));
         }
         let title = format!("experts without tokens, {}", name_of(dtype));
         all.push(check(title, bound, move || single(dtype)));

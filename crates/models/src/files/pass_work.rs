@@ -1,7 +1,7 @@
 //! `PassWork`: what a GPU does in a decoder's passes, operation by operation, from sizes: the blueprint's layers by the costs
 //! of [`burnish_ops::gpu::cost`].
 
-use burnish_core::{Compute, Dtype, ExpertGate, Parameter, Registry};
+use burnish_core::{Compute, Dtype, ExpertGate, FEW_PLACES, Parameter, Registry};
 use burnish_ops::gpu::cost::{
     self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearAttentionSize, LinearSize,
 };
@@ -463,20 +463,31 @@ impl Walk<'_> {
         // Where tokens are sent to their experts, as many come as go.
         let rows = if self.exchanged { all } else { all * local / (experts.count as u64).max(1) };
         let gates = if matches!(experts.gate, ExpertGate::Plain(_)) { 1 } else { 2 };
-        let filled = cost::filled(local, rows);
+        let few = self.decodes && rows <= FEW_PLACES as u64;
+        let filled = if few { rows } else { cost::filled(local, rows) };
         // Where ranks have experts of their own the host counts the rows of each.
-        let whole = !self.exchanged && local == experts.count as u64;
+        let whole = !few && !self.exchanged && local == experts.count as u64;
         let there = if whole { cost::expert_rows(local, rows) } else { filled };
         let of = |layer: LinearSize| ExpertsSize { layer, experts: local, rows: there };
         for layer in [up, down] {
             let size = of(self.sized(layer, filled));
             let operands = Self::operands(size.layer.bytes);
-            self.widened(layer, Phase::Forward);
-            if self.trains {
-                self.widened(layer, Phase::Backward);
+            let (mut forward, mut launches) = (size.forward(), 1);
+            if few {
+                let all = size.layer.bytes * size.layer.input * size.layer.output;
+                forward = size.of_few(self.resting(layer).map_or(all, |resting| resting / local.max(1)));
+            } else {
+                launches = self.widened(layer, Phase::Forward);
+                if self.trains {
+                    self.widened(layer, Phase::Backward);
+                }
             }
-            let mut add = |phase, cost: Cost| self.work.add(Operation::Experts, phase, operands, cost, 1);
-            add(Phase::Forward, size.forward());
+            let mut add = |phase, cost: Cost| {
+                // A launch for each of the matrices that are widened together.
+                let cost = Cost { launches: launches * cost.launches, ..cost };
+                self.work.add(Operation::Experts, phase, operands, cost, 1);
+            };
+            add(Phase::Forward, forward);
             if self.trains {
                 if *tracked {
                     add(Phase::Backward, size.of_input());
@@ -491,7 +502,11 @@ impl Walk<'_> {
         let inner = self.sized(down, filled).input;
         let size = of(self.sized(up, filled));
         let between = (inner, gates);
-        self.add(Operation::Experts, Phase::Forward, size.moved_forward(self.tokens, each, between));
+        let moved = match few {
+            true => size.moved_of_few(self.tokens, between),
+            false => size.moved_forward(self.tokens, each, between),
+        };
+        self.add(Operation::Experts, Phase::Forward, moved);
         if *tracked && self.trains {
             let trains = [up, down].map(|layer| self.any_trains(layer));
             let backward = size.moved_backward(self.tokens, each, between, trains);
@@ -661,8 +676,9 @@ impl Walk<'_> {
         Some(weight.stored_bytes(rows, weight.elements() / rows.max(1)) as u64)
     }
 
-    fn widened(&mut self, layer: &Layer, phase: Phase) {
-        let Some(resting) = self.resting(layer) else { return };
+    /// Widens a layer in fewer bits; the pieces in which it is.
+    fn widened(&mut self, layer: &Layer, phase: Phase) -> u64 {
+        let Some(resting) = self.resting(layer) else { return 1 };
         let weight = self.local.at(layer.parts.weight);
         // Of a stack some matrices together.
         let pieces = match weight.shape[..] {
@@ -671,6 +687,7 @@ impl Walk<'_> {
         };
         let (elements, bytes) = (weight.elements() as u64, weight.precision.store.bytes() as u64);
         self.add(Operation::Widening, phase, cost::widened(resting, elements, bytes, pieces));
+        pieces
     }
 
     fn add(&mut self, operation: Operation, phase: Phase, cost: Cost) {

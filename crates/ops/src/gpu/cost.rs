@@ -259,8 +259,25 @@ pub fn expert_rows(experts: u64, places: u64) -> u64 {
 impl ExpertsSize {
     fn by_rows(&self, [k, n]: [u64; 2]) -> Cost {
         let LinearSize { tokens, bytes, .. } = self.layer;
-        let read = bytes * (tokens * k + self.experts * k * n);
+        let read = bytes * (tokens * k + self.experts.min(self.rows) * k * n);
         Cost { flops: 2 * tokens * k * n, read, written: bytes * tokens * n, launches: 1 }
+    }
+
+    /// Each of a few rows by its own expert's matrix, one of them in `resting` bytes.
+    #[must_use]
+    pub fn of_few(&self, resting: u64) -> Cost {
+        let LinearSize { input, output, bytes, .. } = self.layer;
+        let read = self.rows * (bytes * input + resting);
+        Cost { flops: 2 * self.rows * input * output, read, written: bytes * self.rows * output, launches: 1 }
+    }
+
+    /// Beside the products of both layers over a few tokens: the choice, rows in the dtype of products, what stands between the layers with so
+    /// many `gates`, and rows that are weighed and added.
+    #[must_use]
+    pub fn moved_of_few(&self, tokens: u64, (inner, gates): (u64, u64)) -> Cost {
+        let (LinearSize { input, bytes, .. }, rows) = (self.layer, self.rows);
+        let read = WIDE * tokens * (self.experts + input) + bytes * rows * (gates * inner + input);
+        Cost::moving(read, bytes * (tokens * input + rows * inner) + WIDE * tokens * input, 4)
     }
 
     /// Rows by the weights.

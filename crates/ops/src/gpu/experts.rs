@@ -4,6 +4,8 @@
 //! One node on the tape: it keeps gate and up of each expert, and makes the rest again.
 
 #[cfg(feature = "cube")]
+mod few;
+#[cfg(feature = "cube")]
 mod grouped;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
@@ -323,7 +325,13 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
     })
 }
 
-/// See [`crate::experts_decode`]: nothing is gained by another order of the same products.
+/// See [`crate::experts_decode`].
 pub(crate) fn experts_decode(x: &AnyTensor, routing: &Routing, e: &Experts) -> Result<AnyTensor, OpsError> {
+    #[cfg(feature = "cube")]
+    if x.shape()[0] > 0
+        && let Some(y) = few::experts(x, routing, e)
+    {
+        return y;
+    }
     experts(x, routing, e)
 }

@@ -18,26 +18,33 @@ use crate::{AnyTensor, OpsError, Routing, TokenExperts, apply};
 
 const KERNEL: &str = "invariant: a kernel computes it on this device";
 
-/// The experts of tokens on a device, and as many times [`GROUP_ROWS`] as their rows fill.
-fn placed(experts: usize, chosen: &TokenExperts, beside: &AnyTensor) -> (Tensor<1, Int>, usize) {
+/// The experts of tokens on the device of another tensor.
+pub(super) fn ids_of(chosen: &TokenExperts, beside: &AnyTensor) -> Tensor<1, Int> {
     if let Some(chosen) = chosen.as_on_device() {
-        return (chosen.ids.clone(), expert_tiles(experts, chosen.ids.dims()[0]));
+        return chosen.ids.clone();
     }
     let chosen = chosen.to_host();
-    let tiles = groups(experts, &chosen).iter().map(|own| own.len().div_ceil(GROUP_ROWS)).sum();
-    (integers(chosen.iter().map(|e| e.cast_signed()).collect(), &beside.device()), tiles)
+    integers(chosen.iter().map(|e| e.cast_signed()).collect(), &beside.plain().device())
+}
+
+/// As many times [`GROUP_ROWS`] as their rows fill at most.
+fn tiles(experts: usize, chosen: &TokenExperts) -> usize {
+    if chosen.as_on_device().is_some() {
+        return expert_tiles(experts, chosen.len());
+    }
+    groups(experts, &chosen.to_host()).iter().map(|own| own.len().div_ceil(GROUP_ROWS)).sum()
 }
 
 /// All experts' layer.
-struct Layer {
+pub(super) struct Layer {
     /// `[experts, out, in]`.
-    weight: AnyTensor,
+    pub(super) weight: AnyTensor,
     /// `[experts, out]`, in f32.
-    bias: Option<Tensor<2>>,
-    low: Option<Low>,
+    pub(super) bias: Option<Tensor<2>>,
+    pub(super) low: Option<Low>,
     /// In which rows and weight are multiplied, and the adapter's.
-    factors: DType,
-    low_factors: DType,
+    pub(super) factors: DType,
+    pub(super) low_factors: DType,
 }
 
 /// Rows, with what the layer's adapter makes of them by the factor that reads them.
@@ -47,16 +54,20 @@ struct Seen {
 }
 
 /// All experts' adapter, in the dtype in which it is multiplied.
-struct Low {
+pub(super) struct Low {
     /// `[experts, r, in]`.
-    a: Tensor<3>,
+    pub(super) a: Tensor<3>,
     /// `[experts, out, r]`.
-    b: Tensor<3>,
-    scale: f32,
+    pub(super) b: Tensor<3>,
+    pub(super) scale: f32,
 }
 
 impl Layer {
-    fn new(layer: &ExpertLayer, plain: &LinearParts<AnyTensor>, compute: Compute) -> Result<Self, OpsError> {
+    pub(super) fn new(
+        layer: &ExpertLayer,
+        plain: &LinearParts<AnyTensor>,
+        compute: Compute,
+    ) -> Result<Self, OpsError> {
         let experts = plain.weight.shape()[0];
         let low_factors = product::factors(DType::F32, DType::F32, compute);
         let low = match (&plain.lora, &layer.low_rank) {
@@ -79,7 +90,7 @@ impl Layer {
     }
 
     /// The dtype of rows that come and go: that in which both are multiplied, where the adapter's rows are too.
-    fn rows(&self) -> DType {
+    pub(super) fn rows(&self) -> DType {
         if self.low.is_none() || self.factors == self.low_factors { self.factors } else { DType::F32 }
     }
 
@@ -197,17 +208,23 @@ pub(super) fn experts(
     experts: &Experts,
     inputs: &[AnyTensor],
 ) -> Option<Result<AnyTensor, OpsError>> {
+    let compute = multiplied(x, experts)?;
+    let any = |chosen: &TokenExperts| {
+        chosen.as_on_device().is_some() || chosen.to_host().iter().any(|&e| e != ELSEWHERE)
+    };
+    let sorts = sorts_experts(x, experts.gate_up.weight.shape()[0]);
+    (sorts && any(&routing.experts)).then(|| grouped(routing, experts, inputs, compute))
+}
+
+/// In what products of experts' layers run; `None` where no kernel multiplies them.
+pub(super) fn multiplied(x: &AnyTensor, experts: &Experts) -> Option<Compute> {
     let device = x.device();
     let compute = product::on_device(&device, experts.compute);
     let all = [&experts.gate_up.weight, &experts.down.weight];
     let there = x.burn_dtype() != DType::F64
         && all.iter().all(|weight| multiplies(&device, factors(weight, compute)))
-        && multiplies(&device, DType::F32)
-        && sorts_experts(x, all[0].shape()[0]);
-    let any = |chosen: &TokenExperts| {
-        chosen.as_on_device().is_some() || chosen.to_host().iter().any(|&e| e != ELSEWHERE)
-    };
-    (there && any(&routing.experts)).then(|| grouped(routing, experts, inputs, compute))
+        && multiplies(&device, DType::F32);
+    there.then_some(compute)
 }
 
 fn grouped(
@@ -230,8 +247,8 @@ fn grouped(
         let mut asked = wanted[2..].iter().copied();
         let asked = [&layers.gate_up, &layers.down].map(|layer| layer.parts().fill(&mut asked));
         let (want_x, want_weights) = (wanted[0], wanted[1]);
-        let (chosen, tiles) = placed(count, &chosen, &x);
-        let rows = ExpertRows::new(&chosen, count, each, tiles, &x).expect(KERNEL);
+        let (ids, tiles) = (ids_of(&chosen, &x), tiles(count, &chosen));
+        let rows = ExpertRows::new(&ids, count, each, tiles, &x).expect(KERNEL);
         let of_tokens = move |rows: &ExpertRows, x: &AnyTensor, layer: &Layer| {
             rows.of_tokens(x, layer.rows()).expect(KERNEL)
         };

@@ -67,20 +67,36 @@ impl ExpertRows {
         rows: &Tensor<2>,
         weights: Option<&Tensor<2>>,
     ) -> Option<Tensor<2>> {
-        let (columns, each) = (rows.dims()[1], self.per_token);
-        let tokens = self.of_places.dims()[0] / each;
-        let mut tensors = vec![AnyTensor::new(rows.clone())];
-        tensors.extend(weights.map(|weights| AnyTensor::new(weights.clone())));
-        let inputs = Inputs::of(&tensors.iter().collect::<Vec<_>>())?.and_integers(self.of_places.clone());
-        let weighted = weights.is_some();
-        let [y] = launch(inputs, [(&[tokens, columns], DType::F32)], |client, buffers| {
-            let (weights, of_places) = (weighted.then(|| &buffers[1]), &buffers[buffers.len() - 1]);
-            let sizes = (each, columns);
-            let dtype = kernels::FloatType::F32;
-            [kernels::combine_rows(client, &buffers[0], of_places, weights, sizes, dtype)]
-        });
-        Some(of_rank(&y))
+        combined(rows, (Some(&self.of_places), self.per_token), weights)
     }
+}
+
+/// The sum of each token's rows, which lie place after place, of each times its weight of `[tokens, per_token]`, in f32.
+pub(in crate::gpu) fn weighed_places(rows: &Tensor<2>, weights: &Tensor<2>) -> Option<Tensor<2>> {
+    combined(rows, (None, weights.dims()[1]), Some(weights))
+}
+
+fn combined(
+    rows: &Tensor<2>,
+    (of_places, each): (Option<&Tensor<1, Int>>, usize),
+    weights: Option<&Tensor<2>>,
+) -> Option<Tensor<2>> {
+    let [places, columns] = rows.dims();
+    let tokens = of_places.map_or(places, |of| of.dims()[0]) / each;
+    let mut inputs = Inputs::of(&[&AnyTensor::new(rows.clone())])?;
+    if let Some(weights) = weights {
+        inputs = inputs.and(&AnyTensor::new(weights.clone()))?;
+    }
+    if let Some(of_places) = of_places {
+        inputs = inputs.and_integers(of_places.clone());
+    }
+    let (weighted, sorted) = (weights.is_some(), of_places.is_some());
+    let [y] = launch(inputs, [(&[tokens, columns], DType::F32)], |client, b| {
+        let (weights, of_places) = (weighted.then(|| &b[1]), sorted.then(|| &b[b.len() - 1]));
+        let dtype = kernels::FloatType::F32;
+        [kernels::combine_rows(client, &b[0], of_places, weights, (each, columns), dtype)]
+    });
+    Some(of_rank(&y))
 }
 
 /// What stands between experts' layers, in `dtype`, of rows in f32.

@@ -6,6 +6,7 @@ mod adapters;
 mod conv_heads;
 mod dropout;
 mod expert_rows;
+mod few_places;
 mod few_rows;
 mod flash;
 mod gate;
@@ -29,8 +30,9 @@ pub(crate) use conv_heads::DeviceRows;
 pub(super) use conv_heads::conv_heads;
 pub(super) use dropout::dropped;
 pub(super) use expert_rows::{
-    ExpertGateBackward, ExpertRows, expert_gate, expert_gate_backward, sorts_experts,
+    ExpertGateBackward, ExpertRows, expert_gate, expert_gate_backward, sorts_experts, weighed_places,
 };
+pub(super) use few_places::{FewFinish, FewPlaces, few_places, few_places_by_codes};
 pub(super) use few_rows::few_rows;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};

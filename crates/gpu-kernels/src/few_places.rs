@@ -6,7 +6,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
 use crate::elements::Four;
-use crate::few_rows::{FewRows, OUTPUTS, UNITS, with_products};
+use crate::few_rows::{FewRows, OUTPUTS, UNITS, with_product};
 use crate::packed::{Form, Layout, PackedLayout, VALUES, elements, table};
 use crate::row::{self, Units};
 
@@ -195,9 +195,11 @@ struct Asked {
 struct Share {
     place: usize,
     first: usize,
-    /// Whether there is such an expert, and its number, or that of one that there is.
+    /// Whether there is such an expert.
     there: bool,
-    expert: usize,
+    /// The line of its first output among all experts', and the last one of its expert.
+    line: usize,
+    last: usize,
 }
 
 #[cube]
@@ -206,7 +208,15 @@ fn share(chosen: &[u32], of: &Of) -> Share {
     let place = CUBE_POS / across;
     let expert = chosen[min(place, of.places - 1)] as usize;
     let there = expert < of.experts;
-    Share { place, first: CUBE_POS % across * OUTPUTS, there, expert: select(there, expert, 0usize) }
+    let begin = select(there, expert, 0usize) * of.outputs;
+    let first = CUBE_POS % across * OUTPUTS;
+    Share { place, first, there, line: begin + first, last: begin + of.outputs - 1 }
+}
+
+/// The line of one of a cube's outputs; those behind the last are it once more, and not written.
+#[cube]
+fn line_of(share: &Share, #[comptime] output: usize) -> usize {
+    min(share.line + output, share.last)
 }
 
 /// The products of a row from `from` on and the lines of a cube's outputs, this unit's.
@@ -217,22 +227,18 @@ fn add_products<X: Float, W: Float, E: Float, N: Size>(
     w: &[Vector<W, N>],
     from: usize,
     share: &Share,
-    of: &Of,
     vectors: usize,
     #[comptime] units: Units,
 ) -> Four {
     let mut sums = sums;
     for vector in range_stepped(UNIT_POS as usize, vectors, comptime!(units.count as usize)) {
-        let mut weights = Array::<Vector<f32, N>>::new(comptime!(OUTPUTS));
+        let row = Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(x[from + vector]));
         #[unroll]
         for output in 0..comptime!(OUTPUTS) {
-            // Those behind the last are it once more, and not written.
-            let line = share.expert * of.outputs + min(share.first + output, of.outputs - 1);
-            let own = w[line * vectors + vector];
-            weights[output] = Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(own));
+            let own = w[line_of(share, output) * vectors + vector];
+            let own = Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(own));
+            sums.insert(output, with_product::<N>(sums.extract(output), row, own));
         }
-        let own = Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(x[from + vector]));
-        sums = with_products::<N>(sums, own, &weights);
     }
     sums
 }
@@ -257,7 +263,7 @@ fn write<A: Float, O: Float>(
             let at = share.place * of.outputs + column;
             let mut sum = four.extract(output) * of.scale;
             if comptime!(asked.bias) {
-                sum += bias[share.expert * of.outputs + column];
+                sum += bias[share.line + output];
             }
             if comptime!(asked.add) {
                 sum += f32::cast_from(add[at]);
@@ -296,10 +302,10 @@ fn by_few_places<X: Float, W: Float, P: Float, Q: Float, A: Float, O: Float, E: 
     let mut sums = Four::new(0.0f32);
     if share.there {
         let from = share.place / of.each * vectors;
-        sums = add_products::<X, W, E, N>(sums, x, w, from, &share, &of, vectors, asked.units);
+        sums = add_products::<X, W, E, N>(sums, x, w, from, &share, vectors, asked.units);
         if comptime!(asked.more) {
             let from = share.place * more_vectors;
-            sums = add_products::<P, Q, E, M>(sums, p, q, from, &share, &of, more_vectors, asked.units);
+            sums = add_products::<P, Q, E, M>(sums, p, q, from, &share, more_vectors, asked.units);
         }
     }
     write::<A, O>(sums, &share, &of, bias, add, y, asked);
@@ -332,15 +338,14 @@ fn by_codes_of_experts<I: Float, A: Float, O: Float, N: Size>(
     if share.there {
         let from = share.place / of.each * layout.of_row;
         for vector in range_stepped(UNIT_POS as usize, layout.of_row, comptime!(asked.units.count as usize)) {
-            let mut weights = Array::<Vector<f32, N>>::new(comptime!(OUTPUTS));
+            let row = Vector::<f32, N>::cast_from(x[from + vector]);
             #[unroll]
             for output in 0..comptime!(OUTPUTS) {
-                let line = share.expert * of.outputs + min(share.first + output, of.outputs - 1);
+                let line = line_of(&share, output);
                 let wide = elements::<N>(words, numbers, &values, layout, line, vector, form);
-                weights[output] = Vector::<f32, N>::cast_from(Vector::<I, N>::cast_from(wide));
+                let own = Vector::<f32, N>::cast_from(Vector::<I, N>::cast_from(wide));
+                sums.insert(output, with_product::<N>(sums.extract(output), row, own));
             }
-            let own = Vector::<f32, N>::cast_from(x[from + vector]);
-            sums = with_products::<N>(sums, own, &weights);
         }
     }
     write::<A, O>(sums, &share, &of, bias, add, y, asked);

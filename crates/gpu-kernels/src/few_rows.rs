@@ -100,14 +100,20 @@ pub(crate) fn with_products<N: Size>(
     let mut sums = sums;
     #[unroll]
     for output in 0..comptime!(OUTPUTS) {
-        let mut sum = sums.extract(output);
-        #[unroll]
-        for k in 0..N::value() {
-            sum += row.extract(k) * weights[output].extract(k);
-        }
-        sums.insert(output, sum);
+        sums.insert(output, with_product::<N>(sums.extract(output), row, weights[output]));
     }
     sums
+}
+
+/// A sum with the products of two vectors, one after another.
+#[cube]
+pub(crate) fn with_product<N: Size>(sum: f32, row: Vector<f32, N>, weight: Vector<f32, N>) -> f32 {
+    let mut sum = sum;
+    #[unroll]
+    for k in 0..N::value() {
+        sum += row.extract(k) * weight.extract(k);
+    }
+    sum
 }
 
 #[cube(launch, address_type = "dynamic")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::backend::DispatchTensor;
 use burn::backend::TensorMetadata;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use burnish_core::{Dtype, PackedRows};
 
 use crate::OpsError;
@@ -108,12 +108,19 @@ impl AnyTensor {
     /// A plain tensor on `device` from host memory, keeping the dtype of `data`.
     #[must_use]
     pub fn from_data(data: TensorData, device: &Device) -> Self {
-        let options = (device, data.dtype());
-        match data.shape().num_dims() {
-            1 => Self::new(Tensor::<1>::from_data(data, options)),
-            2 => Self::new(Tensor::<2>::from_data(data, options)),
-            3 => Self::new(Tensor::<3>::from_data(data, options)),
-            4 => Self::new(Tensor::<4>::from_data(data, options)),
+        let (bytes, shape, dtype) = data.into_parts();
+        let flat = TensorData::from_bytes(bytes, [shape.num_elements()], dtype);
+        Self::of_flat(Tensor::from_data(flat, (device, dtype)), shape)
+    }
+
+    /// Elements in another shape. Of several dimensions Burn would leave lines of many widths apart on a GPU, and kernels would copy
+    /// them each time that they read them.
+    fn of_flat(flat: Tensor<1>, shape: Shape) -> Self {
+        match shape.num_dims() {
+            1 => Self::new(flat),
+            2 => Self::new(flat.reshape::<2, _>(shape)),
+            3 => Self::new(flat.reshape::<3, _>(shape)),
+            4 => Self::new(flat.reshape::<4, _>(shape)),
             rank => unreachable!("invariant: parameters have rank 1 to 4, not {rank}"),
         }
     }
@@ -183,7 +190,9 @@ impl AnyTensor {
     /// The values in another float dtype, outside autodiff.
     #[must_use]
     pub fn cast(&self, dtype: burn::tensor::FloatDType) -> Self {
-        Self::new(self.carrier().inner().cast(dtype))
+        let (tensor, shape) = (self.carrier().inner(), Shape::from(self.shape()));
+        let elements = shape.num_elements();
+        Self::of_flat(tensor.reshape::<1, _>(Shape::from([elements])).cast(dtype), shape)
     }
 
     /// A fresh leaf on this tensor's values.

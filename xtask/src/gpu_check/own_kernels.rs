@@ -57,7 +57,7 @@ pub(super) const OWN: [Own; 60] = [
     by_cores("attend_by_warpgroups").only(&["sm_90a"]),
     plain("backward"),
     plain("blocks_of_logits"),
-    plain("by_codes_of_experts"),
+    plain("by_codes_of_experts").spilling(24),
     by_cores("by_columns").spilling(8),
     plain("by_few_places"),
     plain("by_few_rows"),

@@ -46,6 +46,8 @@ const COMMON: [&str; 18] = [
 ];
 /// Bytes that a step sends to one device at most: tokens, plans and numbers, and no weight however it rests.
 const SENT: u64 = 1 << 16;
+/// The model of the examples.
+const BASE: &str = "examples/base";
 /// Figures of a step that are compared.
 const FIGURES: [&str; 3] = ["loss", "grad_norm", "entropy"];
 
@@ -65,6 +67,8 @@ struct Case {
 enum Work {
     /// The first rows of the example's data, cut to one length, by a method's words.
     Short(&'static [&'static str]),
+    /// The same rows, by a mixture of experts whose weights are drawn.
+    Mixture(&'static [&'static str]),
     /// A file of options, as it is shipped but for [`BRIEFLY`].
     File(&'static str),
 }
@@ -113,6 +117,7 @@ const QLORA: Work = Work::Short(&[
     "--use_bnb_nested_quant",
     "true",
 ]);
+const MIXTURE: Work = Work::Mixture(&["--random_weights", "true", "--router_aux_loss_coef", "0.05"]);
 const EXAMPLE: Work = Work::File("examples/sft-lora.yaml");
 const ALONE: &[&str] = &[];
 const STAGE_3: &[&str] = &["--zero_stage", "3"];
@@ -122,7 +127,7 @@ const fn case(name: &'static str, work: Work, dtype: &'static str, layout: &'sta
     Case { name, work, dtype, layout, processes: false }
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 16] = [
     case("LoRA, f32", LORA, "float32", ALONE),
     case("full, f32", FULL, "float32", ALONE),
     case("LoRA, bf16", LORA, "bfloat16", ALONE),
@@ -135,6 +140,9 @@ const CASES: [Case; 13] = [
     case("LoRA, bf16, stage 3, two devices", LORA, "bfloat16", STAGE_3),
     case("LoRA, bf16, tensor parallel, two devices", LORA, "bfloat16", TENSOR_PARALLEL),
     case("QLoRA, bf16, stage 3, two devices", QLORA, "bfloat16", STAGE_3),
+    case("mixture, f32", MIXTURE, "float32", ALONE),
+    case("mixture, bf16", MIXTURE, "bfloat16", ALONE),
+    case("mixture, f32, tensor parallel, two devices", MIXTURE, "float32", TENSOR_PARALLEL),
     case("examples/sft-lora.yaml", EXAMPLE, "float32", ALONE),
 ];
 
@@ -189,15 +197,15 @@ struct Trainings<'a> {
 impl Trainings<'_> {
     /// The words of a case, without what it writes and where it runs.
     fn words(&self, case: &Case, devices: usize) -> Vec<OsString> {
-        let method = match case.work {
+        let (base, method) = match case.work {
             Work::File(file) => {
                 let words = ["sft", "--config", file].into_iter().chain(BRIEFLY);
                 return words.map(OsString::from).collect();
             }
-            Work::Short(method) => method,
+            Work::Short(method) => (self.root.join(BASE), method),
+            Work::Mixture(method) => (self.folder.join("mixture"), method),
         };
-        let mut words: Vec<OsString> = vec!["sft".into(), "--model_name_or_path".into()];
-        words.push(self.root.join("examples/base").into());
+        let mut words: Vec<OsString> = vec!["sft".into(), "--model_name_or_path".into(), base.into()];
         words.push("--dataset_name".into());
         words.push(self.data.clone().into());
         words.extend(COMMON.iter().chain(method).chain(&["--dtype", case.dtype]).map(OsString::from));
@@ -307,7 +315,7 @@ impl Trainings<'_> {
         let traced = StepCounts::traced(&whole, &one, STEPS - 1)?;
         // Rows of a file are of many lengths; its plan is of the longest.
         let planned = match case.work {
-            Work::Short(_) => Some(self.planned(case)?),
+            Work::Short(_) | Work::Mixture(_) => Some(self.planned(case)?),
             Work::File(_) => None,
         };
         let (off, same) = (difference(&first.0, &expected), first == again);
@@ -336,6 +344,27 @@ fn last_loss(figures: &Figures) -> f64 {
     figures.last().and_then(|step| step.first()).copied().unwrap_or(f64::NAN)
 }
 
+/// A folder of the example's tokenizer and a mixture of experts, without weights.
+fn write_mixture(base: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
+        fs::copy(base.join(name), folder.join(name)).with_context(|| name.to_owned())?;
+    }
+    let file = base.join("config.json");
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let mut config: Value = serde_json::from_str(&text)?;
+    let own = serde_json::json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "initializer_range": 0.05,
+    });
+    for (key, value) in own.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    fs::write(folder.join("config.json"), config.to_string()).context("config.json")
+}
+
 /// Trains all cases; whether all were as on the CPU.
 pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Result<bool> {
     let program = options.program(root, PROGRAM, "burnish")?;
@@ -347,6 +376,7 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
     // Files of options name what lies beside them by paths from the repository's root.
     fake_driver::link(&root.join("examples"), &machine.output, &["examples"])?;
     fs::write(&data, whole.lines().take(ROWS).map(|row| format!("{row}\n")).collect::<String>())?;
+    write_mixture(&root.join(BASE), &folder.join("mixture"))?;
     let trainings = Trainings { root, machine, program, data, folder };
     let wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str()));
     let mut table =

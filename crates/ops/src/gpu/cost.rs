@@ -309,8 +309,8 @@ impl ExpertsSize {
             + WIDE * tokens * self.experts
             + bytes * gates * rows * inner;
         let written = bytes * rows * (input + inner) + WIDE * tokens * input + 5 * chosen;
-        // The choice, one launch or two of where rows lie, rows there, between the layers and back.
-        Cost::moving(read, written, 5 + u64::from(tokens * each > 512))
+        // The choice of tokens in the dtype of products, one launch or two of where rows lie, rows there, between the layers and back.
+        Cost::moving(read, written, 6 + u64::from(tokens * each > 512))
     }
 
     /// The same backward: inputs, where the first layer `trains`, and upstream gradients gathered, what stands between the layers, and
@@ -330,8 +330,16 @@ impl ExpertsSize {
             + 2 * WIDE * tokens * self.experts;
         let written = bytes * rows * (input * (1 + first) + (gates + second) * inner)
             + WIDE * (tokens * input + tokens * self.experts);
-        Cost::moving(read, written, 5 + first)
+        // Two casts and the sum with the router's among them.
+        Cost::moving(read, written, 8 + first)
     }
+}
+
+/// What the loss that balances so many `experts` reads of `layers` routers' choices, `each` of them for each of `tokens`, and what
+/// is made of it.
+#[must_use]
+pub fn balanced(layers: u64, experts: u64, tokens: u64, each: u64) -> Cost {
+    Cost::moving(WIDE * layers * tokens * (experts + each), WIDE * layers * experts, 4 * layers + 12)
 }
 
 /// A norm of `rows` rows of `width`, whose result is written in `bytes` an element.

@@ -71,7 +71,7 @@ pub(crate) fn total<const D: usize>(x: Tensor<D>) -> Tensor<1> {
 }
 
 /// The sum of each row, or of its squares, `[rows]`.
-fn sum_rows(x: Tensor<2>, squares: bool) -> Tensor<1> {
+pub(crate) fn sum_rows(x: Tensor<2>, squares: bool) -> Tensor<1> {
     #[cfg(feature = "cube")]
     if let Some(sums) = kernels::sum_rows(&x, squares) {
         return sums;
@@ -96,7 +96,7 @@ fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 }
 
 /// The sum over rows, `[columns]`.
-fn over_rows(t: Tensor<2>) -> Tensor<1> {
+pub(crate) fn over_rows(t: Tensor<2>) -> Tensor<1> {
     #[cfg(feature = "cube")]
     if let Some(sums) = kernels::over_rows(&t) {
         return sums;

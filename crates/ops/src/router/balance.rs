@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{DType, Tensor};
 
+use crate::gpu::{over_rows, sum_rows};
 use crate::{AnyTensor, all_joined};
 
 /// The auxiliary loss of Switch Transformers (Fedus et al., arXiv:2101.03961) over all layers of one pass, as
@@ -69,8 +70,7 @@ impl RouterBalance {
         let sum = |of: fn(&Share) -> &AnyTensor| {
             let all =
                 all_joined(shares.iter().map(|s| of(s).clone()).collect(), &[shares.len(), self.experts]);
-            let all: Tensor<2> = all.rank().expect("invariant: two dimensions were asked for");
-            all.sum_dim(0).reshape([self.experts]) / tokens
+            over_rows(all.rank().expect("invariant: two dimensions were asked for")) / tokens
         };
         (tokens > 0.0).then(|| Means {
             tokens,
@@ -83,8 +83,8 @@ impl RouterBalance {
     #[must_use]
     pub fn loss(&self) -> f64 {
         let sum = |Means { counts, probabilities, .. }| {
-            let both: Tensor<1> = counts * probabilities;
-            let sum = both.sum().into_data().convert::<f64>().try_into_vec::<f64>();
+            let both = (counts * probabilities).unsqueeze();
+            let sum = sum_rows(both, false).into_data().convert::<f64>().try_into_vec::<f64>();
             sum.expect("invariant: converted to f64")[0]
         };
         self.experts as f64 * self.means(&self.noted()).map_or(0.0, sum)

@@ -228,7 +228,7 @@ impl RunPlan {
             let kind = PassKind::Training { recompute, keeps_attention, likelihood };
             work.train(&policy, kind, micro_batches);
             if setup.balance().is_some() {
-                work.balance(micro_batches);
+                work.balance(spec, micro_batches);
             }
             work.score(&policy, first);
             work

@@ -211,9 +211,14 @@ impl Lines {
         self.put("copies to and from the host", cost, [0.0, 0.0, 0.0, 0.0, seconds]);
     }
 
+    /// What is moved without products, so often.
+    pub(crate) fn moving(&mut self, name: &'static str, cost: Cost, times: u64) {
+        self.kernels(name, cost, times, Operands::Wide, false);
+    }
+
     /// What stands around collectives of weights and gradients.
     pub(crate) fn packing(&mut self, cost: Cost) {
-        self.kernels("weights and gradients, put together", cost, 1, Operands::Wide, false);
+        self.moving("weights and gradients, put together", cost, 1);
     }
 
     /// An optimizer's kernels; products of Newton-Schulz among them are in fp32.

@@ -1,7 +1,7 @@
 //! `Passes`: the passes of a step, as a roofline counts them.
 
 use burnish_core::Parameter;
-use burnish_models::{ModelPlan, Parallel, PassKind, Routed, Texts};
+use burnish_models::{ModelPlan, Parallel, PassKind, Routed, Spec, Texts};
 use burnish_ops::gpu::cost::{self, Cost};
 use burnish_optim::SlotSpec;
 use burnish_zero::Plan;
@@ -49,8 +49,13 @@ impl Passes {
     }
 
     /// The loss that balances experts, of so many passes.
-    pub(crate) fn balance(&mut self, times: usize) {
-        self.lines.host(4 * times as u64, 0, times as u64);
+    pub(crate) fn balance(&mut self, spec: &Spec, times: usize) {
+        let (Some(experts), times) = (&spec.experts, times as u64) else { return };
+        let layers = (0..spec.layers.len()).filter(|&layer| spec.experts_of(layer).is_some()).count() as u64;
+        let tokens = (self.texts.texts * self.texts.tokens) as u64;
+        let (count, each) = (experts.count as u64, experts.rule.per_token as u64);
+        self.lines.moving("experts", cost::balanced(layers, count, tokens, each), times);
+        self.lines.host(4 * times, 0, times);
     }
 
     /// `times` passes without gradients over a micro-batch.

@@ -116,11 +116,18 @@ impl AnyTensor {
     /// Elements in another shape. Of several dimensions Burn would leave lines of many widths apart on a GPU, and kernels would copy
     /// them each time that they read them.
     fn of_flat(flat: Tensor<1>, shape: Shape) -> Self {
+        fn shaped<const D: usize>(flat: Tensor<1>, shape: Shape) -> AnyTensor {
+            // Where there is nothing, Burn takes the zero in a shape for another number.
+            AnyTensor::new(match shape.num_elements() {
+                0 => Tensor::<D>::empty(shape, (&flat.device(), flat.dtype())),
+                _ => flat.reshape::<D, _>(shape),
+            })
+        }
         match shape.num_dims() {
             1 => Self::new(flat),
-            2 => Self::new(flat.reshape::<2, _>(shape)),
-            3 => Self::new(flat.reshape::<3, _>(shape)),
-            4 => Self::new(flat.reshape::<4, _>(shape)),
+            2 => shaped::<2>(flat, shape),
+            3 => shaped::<3>(flat, shape),
+            4 => shaped::<4>(flat, shape),
             rank => unreachable!("invariant: parameters have rank 1 to 4, not {rank}"),
         }
     }
@@ -192,7 +199,8 @@ impl AnyTensor {
     pub fn cast(&self, dtype: burn::tensor::FloatDType) -> Self {
         let (tensor, shape) = (self.carrier().inner(), Shape::from(self.shape()));
         let elements = shape.num_elements();
-        Self::of_flat(tensor.reshape::<1, _>(Shape::from([elements])).cast(dtype), shape)
+        let flat = if elements > 0 { tensor.reshape::<1, _>(Shape::from([elements])) } else { tensor };
+        Self::of_flat(flat.cast(dtype), shape)
     }
 
     /// A fresh leaf on this tensor's values.

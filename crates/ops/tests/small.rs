@@ -209,3 +209,12 @@ fn a_held_row_or_column_gets_no_gradient() {
     }
     assert!(held(&tensor("x", &[3, 4]), 1, 4).is_err());
 }
+
+#[test]
+fn tensors_of_nothing_keep_their_shape() {
+    for shape in [vec![0], vec![0, 3], vec![3, 0], vec![2, 0, 4]] {
+        let none = AnyTensor::from_elements(Vec::<f32>::new(), &shape, &device());
+        let cast = none.cast(burn::tensor::FloatDType::BF16);
+        assert_eq!([none.shape(), cast.shape()], [shape.clone(), shape]);
+    }
+}

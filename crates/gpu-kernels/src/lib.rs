@@ -1,5 +1,5 @@
 //! GPU kernels for transformer training in CubeCL, on CubeCL's memory: products of matrices, norms, gates of feed-forwards,
-//! norm and rotation of heads, statistics and gradient of rows of logits, rows by index, weights in fewer bits, AdamW, dropout; with their gradients.
+//! norm and rotation of heads, statistics and gradient of rows of logits, rows by index, routers and rows of experts, weights in fewer bits, AdamW, dropout; with their gradients.
 //!
 //! A kernel takes a `Client` and `Buffer`s, is queued, and gives buffers back at once: nothing waits for the device.
 //! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime

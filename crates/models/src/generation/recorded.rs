@@ -152,8 +152,10 @@ impl Sequences {
         if !self.caches.iter().all(paged) {
             return None;
         }
+        // Before a token joins any keys, which no other step may let join once more.
+        let memory: Option<Vec<usize>> = self.rows().map(|held| held.rest(rows)).collect();
         let (mut kinds, mut caches): (Vec<StepRows>, _) =
-            (Vec::new(), Caches { rows: vec![], memory: vec![] });
+            (Vec::new(), Caches { rows: vec![], memory: memory? });
         for cache in &mut self.caches {
             let Cache::Keys(cache) = cache else {
                 caches.rows.push(None);
@@ -166,9 +168,6 @@ impl Sequences {
             }
             caches.rows.push(Some(kind));
             caches.memory.extend(cache.memory()?);
-        }
-        for held in self.rows() {
-            caches.memory.push(held.rest(rows)?);
         }
         Some((caches, kinds))
     }

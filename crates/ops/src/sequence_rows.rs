@@ -9,7 +9,7 @@ use crate::OpsError;
 use crate::cube;
 
 /// As many rows of each sequence, one behind the other; zeros where nothing was said. In a step that is recorded they stay where
-/// they are, with rows of nobody behind them ([`Self::rest`]).
+/// they are, with rows of nobody behind them (`rest`).
 #[derive(Clone, Debug)]
 pub struct SequenceRows {
     op: &'static str,

@@ -4,9 +4,8 @@ use burnish_core::FEW_ROWS;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use crate::elements::Four;
-
 use crate::buffer::{Buffer, FloatType};
+use crate::elements::Four;
 use crate::packed::{Form, Layout, PackedLayout, VALUES, elements, table};
 use crate::row::{self, Units};
 

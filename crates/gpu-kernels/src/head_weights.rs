@@ -85,7 +85,7 @@ fn softplus(x: f32) -> f32 {
 
 /// One over one and the exponential of minus a number.
 #[cube]
-fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0f32 / (1.0f32 + (-x).exp())
 }
 

@@ -5,6 +5,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
+use crate::head_weights::sigmoid;
 use crate::{row, sums};
 
 /// Units that share a token at the most.
@@ -175,6 +176,13 @@ fn tokens_of(logits: &Buffer, experts: usize) -> usize {
     logits.len / experts
 }
 
+/// The same of those that a rule is for.
+fn tokens_by(client: &Client, logits: &Buffer, experts: usize, rule: &RouterRule) -> usize {
+    let there = chooses_experts(client, experts, rule);
+    assert!(there, "invariant: a rule for {experts} experts that has a kernel");
+    tokens_of(logits, experts)
+}
+
 /// The experts of each token from its `logits` `[tokens, experts]`; `bias` `[experts]` in f32 is added to scores where experts are
 /// compared, and not to weights. What is no number comes last.
 ///
@@ -190,11 +198,7 @@ pub fn choose_experts(
     experts: usize,
     rule: &RouterRule,
 ) -> RouterChoice {
-    assert!(
-        chooses_experts(client, experts, rule),
-        "invariant: a rule for {experts} experts that has a kernel"
-    );
-    let tokens = tokens_of(logits, experts);
+    let tokens = tokens_by(client, logits, experts, rule);
     let fits = |bias: &Buffer| (bias.len, bias.dtype) == (experts, FloatType::F32);
     assert!(bias.is_none_or(fits), "invariant: bias is [experts] in f32");
     let [chosen, weights] = [(); 2].map(|()| Buffer::empty(client, tokens * rule.per_token, FloatType::F32));
@@ -242,11 +246,7 @@ pub fn choose_experts_backward(
     experts: usize,
     rule: &RouterRule,
 ) -> Buffer {
-    assert!(
-        chooses_experts(client, experts, rule),
-        "invariant: a rule for {experts} experts that has a kernel"
-    );
-    let tokens = tokens_of(logits, experts);
+    let tokens = tokens_by(client, logits, experts, rule);
     let count = tokens * rule.per_token;
     assert_eq!(chosen.len, count, "invariant: chosen is [tokens, per_token]");
     let fits = |buffer: Option<&Buffer>, len| {
@@ -551,11 +551,6 @@ fn near(
         those[slot] = place;
     }
     softmax(values, &those, to, integers, floats, layout);
-}
-
-#[cube]
-fn sigmoid(x: f32) -> f32 {
-    1.0f32 / (1.0f32 + (-x).exp())
 }
 
 /// What a rule makes of logits.

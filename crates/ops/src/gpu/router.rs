@@ -20,11 +20,8 @@ pub(crate) fn route(
     balance: Option<(&Arc<RouterBalance>, usize)>,
 ) -> Option<Result<Routing, OpsError>> {
     let [tokens, experts] = crate::check::matrix(logits).ok()?;
-    let bias = bias.map(|bias| Some(AnyTensor::new(to(bias.plain().rank::<1>().ok()?, DType::F32))));
-    let bias = match bias {
-        None => None,
-        Some(bias) => Some(bias?),
-    };
+    let bias = bias.map(|bias| bias.plain().rank::<1>()).transpose().ok()?;
+    let bias = bias.map(|bias| AnyTensor::new(to(bias, DType::F32)));
     let (ids, weights) = choose_experts(&logits.plain(), bias.as_ref(), rule)?;
     let chosen = TokenExperts::on_device(ids.clone(), experts);
     if let Some((balance, layer)) = balance {

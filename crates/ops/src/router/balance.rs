@@ -37,13 +37,6 @@ pub(crate) struct Share {
     pub(crate) probabilities: AnyTensor,
 }
 
-/// Sums over all layers, each over the number of tokens.
-struct Means {
-    tokens: f64,
-    counts: Tensor<1>,
-    probabilities: Tensor<1>,
-}
-
 impl RouterBalance {
     /// Of the routers of `layers` blocks over `experts` experts; the loss is multiplied by `coefficient` where it pulls.
     #[must_use]
@@ -63,38 +56,37 @@ impl RouterBalance {
         }
     }
 
-    /// `None` where there was no token.
-    fn means(&self, noted: &Noted) -> Option<Means> {
+    /// The sum over all layers of what each noted, over the number of their tokens, which it says too; `None` where there was none.
+    fn mean(&self, noted: &Noted, of: fn(&Share) -> &AnyTensor) -> Option<(Tensor<1>, f64)> {
         let shares: Vec<&Share> = noted.layers.iter().flatten().filter(|share| share.tokens > 0).collect();
         let tokens = shares.iter().map(|share| share.tokens).sum::<usize>() as f64;
-        let sum = |of: fn(&Share) -> &AnyTensor| {
-            let all =
-                all_joined(shares.iter().map(|s| of(s).clone()).collect(), &[shares.len(), self.experts]);
-            over_rows(all.rank().expect("invariant: two dimensions were asked for")) / tokens
-        };
-        (tokens > 0.0).then(|| Means {
-            tokens,
-            counts: sum(|share| &share.counts),
-            probabilities: sum(|share| &share.probabilities),
-        })
+        if shares.is_empty() {
+            return None;
+        }
+        let all = all_joined(shares.iter().map(|&s| of(s).clone()).collect(), &[shares.len(), self.experts]);
+        let sum = over_rows(all.rank().expect("invariant: two dimensions were asked for"));
+        Some((sum / tokens, tokens))
     }
 
     /// The loss without its coefficient; 0 of a pass without tokens. Where routers chose on a device it waits for that.
     #[must_use]
     pub fn loss(&self) -> f64 {
-        let sum = |Means { counts, probabilities, .. }| {
+        let noted = self.noted();
+        let means =
+            self.mean(&noted, |share| &share.counts).zip(self.mean(&noted, |share| &share.probabilities));
+        let sum = |((counts, _), (probabilities, _)): ((Tensor<1>, f64), (Tensor<1>, f64))| {
             let both = (counts * probabilities).unsqueeze();
             let sum = sum_rows(both, false).into_data().convert::<f64>().try_into_vec::<f64>();
             sum.expect("invariant: converted to f64")[0]
         };
-        self.experts as f64 * self.means(&self.noted()).map_or(0.0, sum)
+        self.experts as f64 * means.map_or(0.0, sum)
     }
 
     /// What the loss times its coefficient adds to the gradient of each expert's probability at every token, `[experts]` in f32.
     pub(crate) fn pull(&self) -> Option<AnyTensor> {
         let mut noted = self.noted();
         if noted.pull.is_none() && self.coefficient != 0.0 {
-            let Means { tokens, counts, .. } = self.means(&noted)?;
+            let (counts, tokens) = self.mean(&noted, |share| &share.counts)?;
             let factor = f64::from(self.coefficient) * self.experts as f64 / tokens;
             noted.pull = Some(AnyTensor::new((counts * factor).cast(DType::F32)));
         }

@@ -274,7 +274,7 @@ fn grouped(
                 AnyTensor::new(rows.to_places(dots).expect(KERNEL))
             });
             if let Some(z) = value {
-                let own = || rows.of_places(&weights).expect(KERNEL);
+                let own = || rows.to_rows(&weights).expect(KERNEL);
                 of_down = down.gradients(&rows, &asked[1], (&z, &dy, own));
             }
             let mut dx = None;

@@ -49,7 +49,7 @@ impl ExpertRows {
     }
 
     /// A number of each place, `[tokens, per_token]`, as one of each row, `[rows, 1]`; 0 of what only fills up.
-    pub(in crate::gpu) fn of_places(&self, numbers: &Tensor<2>) -> Option<Tensor<2>> {
+    pub(in crate::gpu) fn to_rows(&self, numbers: &Tensor<2>) -> Option<Tensor<2>> {
         let column = AnyTensor::new(numbers.clone().reshape([-1, 1]));
         gather_rows(&column, &self.places, numbers.dtype())
     }

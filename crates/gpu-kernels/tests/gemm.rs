@@ -377,7 +377,7 @@ fn rows_in_groups_are_multiplied_by_the_matrix_of_their_group() {
                     .collect();
                 let what = format!("{of:?} of {factors:?} from {dtype:?}, turned {turned}");
                 let more = with_more.then(|| More { a: p.at.clone(), b: q.at.clone(), depth: rank });
-                let bias = with_more.then(|| upload(&client, FloatType::F32, &biases));
+                let bias = with_more.then(|| upload(&client, FloatType::F32, biases));
                 let finish = Finish { more, scale: 0.5, bias, ..Finish::default() };
                 // All at once, or in two launches of which each has the matrices of some.
                 for parts in [vec![0..groups], vec![0..2, 2..groups]] {

@@ -11,7 +11,9 @@
 use crate::operand::{Bf16Dot, Operand, Product};
 use crate::pack::Depth;
 use crate::simd::{Isa, Lanes, dispatch};
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr::null_mut;
 
 /// Columns of a block of packed A.
 pub(crate) const KC: usize = 256;
@@ -22,8 +24,14 @@ const GROUP: usize = 4;
 /// Columns of a panel of packed B.
 pub(crate) const NR: usize = 32;
 
+/// The longest sum of a tile of fewer columns than a panel: a block of packed A with its spare columns.
+const DEPTH: usize = LDP - 16;
+
 /// Rows of B (or of what is packed into it) between a row's prefetch and its use.
 pub(crate) const AHEAD: usize = 16;
+
+/// Floats of a cache line.
+const LINE: usize = 16;
 
 /// One tile or strip: `c[i][j] = alpha * sum_k a[i * RS + k * a_step] * b[k * ldb + j] (+ c[i][j])`, `k` over words.
 #[derive(Clone, Copy)]
@@ -45,9 +53,26 @@ pub(crate) struct Tile {
     pub add: bool,
 }
 
-/// The tile of `M` rows and `V` vectors (the last one masked to `t.n`).
+/// Rows of a tile's B lie [`Tile::ldb`] apart, and those ahead are called for.
+pub(crate) const APART: u8 = 0;
+/// As [`APART`]; they are written to `kept`, one behind the other.
+pub(crate) const KEPT: u8 = 1;
+/// They lie one behind the other, in the first-level cache.
+pub(crate) const NEAR: u8 = 2;
+
+/// The tile of `M` rows and `V` vectors (the last one masked to `t.n`), whose rows of B lie as `B` says.
 #[inline(always)]
-pub(crate) unsafe fn tile<S: Lanes, P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+pub(crate) unsafe fn tile<
+    S: Lanes,
+    P: Product,
+    const M: usize,
+    const V: usize,
+    const RS: usize,
+    const B: u8,
+>(
+    t: &Tile,
+    mut kept: *mut f32,
+) {
     let mask = S::mask(t.n - (V - 1) * S::N);
     let (mut a, mut b) = (t.a, t.b);
     // C is far away: its lines come in while the sums are made.
@@ -56,29 +81,24 @@ pub(crate) unsafe fn tile<S: Lanes, P: Product, const M: usize, const V: usize, 
         S::prefetch(t.c.wrapping_add(i * t.ldc + t.n - 1));
     }
     let mut acc = [[S::splat(0.0); V]; M];
-    for _ in 0..t.k {
-        for j in 0..V {
-            S::prefetch(b.wrapping_add(AHEAD * t.ldb + j * S::N));
+    let mut left = t.k;
+    // Where another thread has the core's other half, what counts is the operations between products: of rows that lie
+    // near four are taken at once.
+    while B == NEAR && left >= 4 {
+        for _ in 0..4 {
+            row::<S, P, M, V, RS, B>(mask, a, b, &mut kept, &mut acc);
+            (a, b) = (a.wrapping_add(t.a_step), b.wrapping_add(V * S::N));
         }
-        let mut bv = [S::splat(0.0); V];
-        for j in 0..V - 1 {
-            bv[j] = S::load(b.add(j * S::N));
-        }
-        bv[V - 1] = S::load_m(mask, b.add((V - 1) * S::N));
-        for part in 0..P::PARTS {
-            let mut bp = bv;
-            for j in 0..V {
-                bp[j] = P::part::<S>(bv[j], part);
-            }
-            for i in 0..M {
-                let av = P::part::<S>(S::splat(*a.add(i * RS)), part);
-                for j in 0..V {
-                    acc[i][j] = P::add::<S>(av, bp[j], acc[i][j]);
-                }
+        left -= 4;
+    }
+    for _ in 0..left {
+        if B != NEAR {
+            for j in (0..V).step_by(LINE / S::N) {
+                S::prefetch(b.wrapping_add(AHEAD * t.ldb + j * S::N));
             }
         }
-        a = a.wrapping_add(t.a_step);
-        b = b.wrapping_add(t.ldb);
+        row::<S, P, M, V, RS, B>(mask, a, b, &mut kept, &mut acc);
+        (a, b) = (a.wrapping_add(t.a_step), b.wrapping_add(if B == NEAR { V * S::N } else { t.ldb }));
     }
     let alpha = S::splat(t.alpha);
     for i in 0..M {
@@ -94,43 +114,119 @@ pub(crate) unsafe fn tile<S: Lanes, P: Product, const M: usize, const V: usize, 
     }
 }
 
+/// A row of B times a column of A.
+#[inline(always)]
+unsafe fn row<S: Lanes, P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+    mask: S::M,
+    a: *const f32,
+    b: *const f32,
+    kept: &mut *mut f32,
+    acc: &mut [[S::V; V]; M],
+) {
+    let mut bv = [S::splat(0.0); V];
+    for j in 0..V - 1 {
+        bv[j] = S::load(b.add(j * S::N));
+    }
+    let last = b.add((V - 1) * S::N);
+    bv[V - 1] = if B == NEAR { S::load(last) } else { S::load_m(mask, last) };
+    if B == KEPT {
+        for j in 0..V {
+            S::store(kept.add(j * S::N), bv[j]);
+        }
+        *kept = kept.wrapping_add(V * S::N);
+    }
+    for part in 0..P::PARTS {
+        let mut bp = bv;
+        for j in 0..V {
+            bp[j] = P::part::<S>(bv[j], part);
+        }
+        for i in 0..M {
+            let av = P::part::<S>(S::splat(*a.add(i * RS)), part);
+            for j in 0..V {
+                acc[i][j] = P::add::<S>(av, bp[j], acc[i][j]);
+            }
+        }
+    }
+}
+
 macro_rules! by_rows {
     ($s:ty, $p:ty, $m:expr, $v:literal, $rs:ident, $t:expr) => {
         match $m {
-            14 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 14, $v, $rs>($t),
-            13 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 13, $v, $rs>($t),
-            12 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 12, $v, $rs>($t),
-            11 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 11, $v, $rs>($t),
-            10 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 10, $v, $rs>($t),
-            9 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 9, $v, $rs>($t),
-            8 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 8, $v, $rs>($t),
-            7 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 7, $v, $rs>($t),
-            6 if <$s>::ROWS >= 6 => <$s>::tile::<$p, 6, $v, $rs>($t),
-            5 if <$s>::ROWS >= 6 => <$s>::tile::<$p, 5, $v, $rs>($t),
-            4 => <$s>::tile::<$p, 4, $v, $rs>($t),
-            3 => <$s>::tile::<$p, 3, $v, $rs>($t),
-            2 => <$s>::tile::<$p, 2, $v, $rs>($t),
-            1 => <$s>::tile::<$p, 1, $v, $rs>($t),
+            14 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 14, $v, $rs, APART>($t, null_mut()),
+            13 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 13, $v, $rs, APART>($t, null_mut()),
+            12 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 12, $v, $rs, APART>($t, null_mut()),
+            11 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 11, $v, $rs, APART>($t, null_mut()),
+            10 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 10, $v, $rs, APART>($t, null_mut()),
+            9 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 9, $v, $rs, APART>($t, null_mut()),
+            8 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 8, $v, $rs, APART>($t, null_mut()),
+            7 if <$s>::ROWS >= 14 => <$s>::tile::<$p, 7, $v, $rs, APART>($t, null_mut()),
+            6 if <$s>::ROWS >= 6 => <$s>::tile::<$p, 6, $v, $rs, APART>($t, null_mut()),
+            5 if <$s>::ROWS >= 6 => <$s>::tile::<$p, 5, $v, $rs, APART>($t, null_mut()),
+            4 => <$s>::tile::<$p, 4, $v, $rs, APART>($t, null_mut()),
+            3 => <$s>::tile::<$p, 3, $v, $rs, APART>($t, null_mut()),
+            2 => <$s>::tile::<$p, 2, $v, $rs, APART>($t, null_mut()),
+            1 => <$s>::tile::<$p, 1, $v, $rs, APART>($t, null_mut()),
             _ => {}
         }
     };
 }
 
+/// Rows of B, as wide as a tile, one behind the other.
+#[repr(C, align(64))]
+struct Rows([f32; DEPTH * NR / 2]);
+
+/// [`strip`], long sums in parts where a tile is half a panel wide.
 #[inline(always)]
 unsafe fn strip_body<S: Lanes, P: Product, const RS: usize>(t: Tile) {
+    if S::COLS * S::N >= NR {
+        return columns::<S, P, RS>(t, null_mut());
+    }
+    let mut kept = MaybeUninit::<Rows>::uninit();
+    let depth = t.k.div_ceil(t.k.div_ceil(DEPTH).max(1));
+    let mut k0 = 0;
+    loop {
+        let k = (t.k - k0).min(depth);
+        let (a, b) = (t.a.wrapping_add(k0 * t.a_step), t.b.wrapping_add(k0 * t.ldb));
+        columns::<S, P, RS>(Tile { k, a, b, add: t.add || k0 > 0, ..t }, kept.as_mut_ptr().cast());
+        k0 += k;
+        if k0 >= t.k {
+            return;
+        }
+    }
+}
+
+/// The tiles of a strip, columns by columns.
+///
+/// Half a panel's rows lie in every second line of the cache, or fewer: in half of its sets, where they push each other
+/// out. So the first tile of many puts them together, into `kept`, for those below it.
+#[inline(always)]
+unsafe fn columns<S: Lanes, P: Product, const RS: usize>(t: Tile, kept: *mut f32) {
     let wide = S::COLS * S::N;
+    let keeps = wide < NR && t.m > 2 * S::ROWS;
     let mut j = 0;
     while j < t.n {
         let n = (t.n - j).min(wide);
+        let of = Tile { n, b: t.b.add(j), c: t.c.add(j), ..t };
         // Rows split evenly: 64 is 13 + 13 + 13 + 13 + 12, never a tile of a few rows.
         let mut left = t.m.div_ceil(S::ROWS);
         let mut i = 0;
         while i < t.m {
             let m = (t.m - i).div_ceil(left);
             left -= 1;
-            let one = Tile { n, a: t.a.add(i * RS), b: t.b.add(j), c: t.c.add(i * t.ldc + j), ..t };
+            let one = Tile { a: t.a.add(i * RS), c: of.c.add(i * t.ldc), ..of };
             if S::COLS == 2 && n > S::N {
-                by_rows!(S, P, m, 2, RS, &one);
+                if wide < NR && keeps {
+                    // Of more than twelve rows a tile has four to six, the first at least five.
+                    match (i, m) {
+                        (0, 6) => S::tile::<P, 6, 2, RS, KEPT>(&one, kept),
+                        (0, _) => S::tile::<P, 5, 2, RS, KEPT>(&one, kept),
+                        (_, 6) => S::tile::<P, 6, 2, RS, NEAR>(&Tile { b: kept, ..one }, null_mut()),
+                        (_, 5) => S::tile::<P, 5, 2, RS, NEAR>(&Tile { b: kept, ..one }, null_mut()),
+                        _ => S::tile::<P, 4, 2, RS, NEAR>(&Tile { b: kept, ..one }, null_mut()),
+                    }
+                } else {
+                    by_rows!(S, P, m, 2, RS, &one);
+                }
             } else {
                 by_rows!(S, P, m, 1, RS, &one);
             }

@@ -8,6 +8,7 @@
 
 use crate::operand::Product;
 use crate::tiles::AmxFault;
+use burnish_core::Compute;
 use std::cell::Cell;
 use std::sync::OnceLock;
 
@@ -70,6 +71,22 @@ impl Isa {
         }
     }
 
+    /// Whether it multiplies bfloat16 faster than fp32.
+    #[must_use]
+    pub fn has_bf16_dots(self) -> bool {
+        #[cfg(test)]
+        if self == Isa::EmulatedAmx {
+            return true;
+        }
+        matches!(self, Isa::Amx | Isa::Avx512Bf16 | Isa::NeonBf16)
+    }
+
+    /// What products of `compute` multiply here. Without instructions for bfloat16 its values would only be rounded and
+    /// widened again, in 1.7 times the time of fp32.
+    pub(crate) fn multiplied(self, compute: Compute) -> Compute {
+        if self.has_bf16_dots() { compute } else { Compute::Fp32 }
+    }
+
     /// Those of vectors.
     fn vectors() -> &'static [Isa] {
         static FOUND: OnceLock<Vec<Isa>> = OnceLock::new();
@@ -106,7 +123,7 @@ impl Isa {
 /// Whether this processor multiplies bfloat16 faster than fp32.
 #[must_use]
 pub fn has_bf16_dots() -> bool {
-    Isa::vectors().iter().any(|isa| matches!(isa, Isa::Avx512Bf16 | Isa::NeonBf16))
+    Isa::vectors().iter().any(|isa| isa.has_bf16_dots())
 }
 
 /// Whether AMX is wanted: who asks or says first decides for the process, as the system's permission is for all of it.
@@ -295,7 +312,10 @@ pub(crate) trait Lanes: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const f32) {}
     /// The micro-kernel in a function of its own; see [`crate::micro`].
-    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize>(t: &crate::micro::Tile);
+    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+        t: &crate::micro::Tile,
+        kept: *mut f32,
+    );
 
     /// `e^v`, relative error below 2 ulp; zero below -104, `e^88` above 88, NaN stays.
     ///

@@ -106,7 +106,7 @@ fn outer_product_form_leaves_the_margin() {
 
 fn outer_product<O: Operand>() {
     for &isa in Isa::available() {
-        for (m, i, j) in [(1, 1, 1), (7, 5, 33), (64, 16, 100), (200, 17, 48)] {
+        for (m, i, j) in [(1, 1, 1), (7, 5, 33), (64, 16, 100), (200, 17, 48), (700, 25, 41)] {
             let (a, b) = (exact::<O>(m * i, 1), exact::<O>(m * j, 2));
             let want: Vec<f64> = (0..i * j)
                 .map(|e| (0..m).map(|t| f64::from(a[t * i + e / j]) * f64::from(b[t * j + e % j])).sum())
@@ -122,6 +122,34 @@ fn outer_product<O: Operand>() {
             let got: Vec<f32> = (0..i * j).map(|e| c[(e / j) * ldc + e % j]).collect();
             close(&got, &want, &format!("{isa:?} tn {m} {i} {j}"));
             assert!((0..i).all(|r| c[r * ldc + j..(r + 1) * ldc].iter().all(|&x| x == 7.0)));
+        }
+    }
+}
+
+/// Long sums in parts, rows of B that one tile keeps for the next: each row has the bits that it has alone.
+#[test]
+fn bits_of_a_row_are_its_own() {
+    rows_alone::<Fp32>();
+    rows_alone::<Bf16>();
+}
+
+fn rows_alone<O: Operand>() {
+    let k = 700;
+    for &isa in Isa::available() {
+        for (m, n) in [(13, 9), (13, 16), (19, 31), (40, 70)] {
+            let (a, b) = (exact::<O>(m * k, 3), exact::<O>(n * k, 4));
+            let product = |rows: std::ops::Range<usize>| {
+                let mut c = vec![f32::NAN; rows.len() * n];
+                let (i, a) = (rows.len(), &a[rows.start..]);
+                let (b, to) = (b.as_ptr(), c.as_mut_ptr());
+                unsafe { gemm_tn::<O>(isa, k, i, n, a.as_ptr(), m, b, n, to, n, 0.5, false) };
+                c
+            };
+            let all = product(0..m);
+            for (row, want) in all.chunks(n).enumerate() {
+                let same = product(row..row + 1).iter().zip(want).all(|(x, y)| x.to_bits() == y.to_bits());
+                assert!(same, "{isa:?}: row {row} of {m} x {n}");
+            }
         }
     }
 }

@@ -25,8 +25,8 @@ static LANES: [u32; N] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// `tile` in a function of its own, as the instruction needs it.
 #[target_feature(enable = "neon,bf16")]
-unsafe fn tile_bf16<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-    tile::<Neon<true>, Bf16Dot, M, V, RS>(t);
+unsafe fn tile_bf16<const M: usize, const V: usize, const RS: usize, const B: u8>(t: &Tile, kept: *mut f32) {
+    tile::<Neon<true>, Bf16Dot, M, V, RS, B>(t, kept);
 }
 
 /// `f` of both halves.
@@ -299,11 +299,14 @@ impl<const BF16: bool> Lanes for Neon<BF16> {
         asm!("prfm pldl1keep, [{0}]", in(reg) p, options(readonly, nostack, preserves_flags));
     }
     #[inline(always)]
-    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+        t: &Tile,
+        kept: *mut f32,
+    ) {
         if P::DOT {
-            tile_bf16::<M, V, RS>(t);
+            tile_bf16::<M, V, RS, B>(t, kept);
         } else {
-            tile::<Self, P, M, V, RS>(t);
+            tile::<Self, P, M, V, RS, B>(t, kept);
         }
     }
 }

@@ -198,7 +198,10 @@ impl Lanes for Plain {
         out
     }
     #[inline(never)]
-    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-        tile::<Self, P, M, V, RS>(t);
+    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+        t: &Tile,
+        kept: *mut f32,
+    ) {
+        tile::<Self, P, M, V, RS, B>(t, kept);
     }
 }

@@ -1,9 +1,10 @@
 //! Lanes of x86-64: AVX-512F (16 floats) and AVX2 with FMA and F16C (8 floats).
 
 use super::{Element, Lanes};
-use crate::micro::{Tile, tile};
+use crate::micro::{APART, Tile, tile};
 use crate::operand::{Bf16Dot, Product};
 use std::arch::x86_64::*;
+use std::ptr::null_mut;
 
 /// 16 lanes of AVX-512F; with `BF16` bfloat16 is made by AVX512_BF16's instructions, which take denormals for zeros as its
 /// products do.
@@ -21,17 +22,20 @@ const MIX_2: i32 = 0x846c_a68b_u32 as i32;
 /// `tile` in a function of its own: 28 accumulators leave no register for a caller.
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
 unsafe fn tile_avx512<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-    tile::<Avx512, P, M, V, RS>(t);
+    tile::<Avx512, P, M, V, RS, APART>(t, null_mut());
 }
 
 #[target_feature(enable = "avx512f,avx512bf16,avx2,fma,f16c")]
 unsafe fn tile_avx512_bf16<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-    tile::<Avx512<true>, Bf16Dot, M, V, RS>(t);
+    tile::<Avx512<true>, Bf16Dot, M, V, RS, APART>(t, null_mut());
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile_avx2<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-    tile::<Avx2, P, M, V, RS>(t);
+unsafe fn tile_avx2<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+    t: &Tile,
+    kept: *mut f32,
+) {
+    tile::<Avx2, P, M, V, RS, B>(t, kept);
 }
 
 /// Each lane with its upper half rounded to bfloat16, to nearest even; the lower half is anything.
@@ -337,7 +341,11 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
-    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+        t: &Tile,
+        _kept: *mut f32,
+    ) {
+        debug_assert!(B == APART, "a tile is as wide as a panel");
         if P::DOT {
             tile_avx512_bf16::<M, V, RS>(t);
         } else {
@@ -375,6 +383,10 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_m(m: __m256i, p: *mut f32, v: __m256) {
+        // AMD's processors take 42 operations for a masked store, of all lanes too.
+        if _mm256_movemask_ps(_mm256_castsi256_ps(m)) == 0xff {
+            return Self::store(p, v);
+        }
         _mm256_maskstore_ps(p, m, v);
     }
     #[inline(always)]
@@ -550,7 +562,10 @@ impl Lanes for Avx2 {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
-    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
-        tile_avx2::<P, M, V, RS>(t);
+    unsafe fn tile<P: Product, const M: usize, const V: usize, const RS: usize, const B: u8>(
+        t: &Tile,
+        kept: *mut f32,
+    ) {
+        tile_avx2::<P, M, V, RS, B>(t, kept);
     }
 }

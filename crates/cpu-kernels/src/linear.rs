@@ -13,6 +13,7 @@ pub(crate) mod gemv;
 mod input;
 mod int8;
 mod magnitude;
+mod many_tokens;
 mod weight_grad;
 
 pub use backward::{LinearsGrad, Wanted, activated_linears_backward_in_place, linears_backward};

@@ -11,6 +11,7 @@
 
 use super::input::input_rows;
 use super::int8::{self, Int8Rows};
+use super::many_tokens::{self, TOKENS};
 use super::{Input, Linear, Weight, check, compute, linears_forward};
 use crate::operand::{Bf16Dot, Fp32, Product};
 use crate::rows::{TileLayout, copy_rows};
@@ -21,13 +22,13 @@ use burnish_core::Compute;
 use half::bf16;
 
 /// Tokens up to which weights are read where they lie; with more, packing pays (measured).
-const FEW: usize = 32;
+pub(super) const FEW: usize = 32;
 /// The same of weights whose codes are multiplied: packing would widen them.
 const FEW_INT8: usize = 256;
 /// Floats of weights that a task reads.
 const TASK: usize = 32 << 10;
 /// Rows of weights in a tile, at most.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 /// Whether `tokens` rows go through `layers` here.
 pub(crate) fn applies(tokens: usize, layers: &[Linear<'_>]) -> bool {
@@ -81,7 +82,7 @@ pub fn linears_decode(
 
 /// One vector at `p`, elements past `n` zero.
 #[inline(always)]
-unsafe fn tail<S: Lanes, E: Element>(p: *const E, n: usize) -> S::V {
+pub(super) unsafe fn tail<S: Lanes, E: Element>(p: *const E, n: usize) -> S::V {
     let mut values = [0.0; 16];
     for (i, v) in values.iter_mut().enumerate().take(n) {
         *v = p.add(i).read_unaligned().widen();
@@ -154,8 +155,8 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
     y: *mut f32,
     ldy: usize,
 ) {
-    // Four rows of six tokens fill AVX-512's registers, of three those of other vectors.
-    let most = if R == ROWS && S::ROWS <= 6 { 3 } else { 6 };
+    // Four rows of six tokens fill AVX-512's registers, of three those of other vectors, which have no more here.
+    let most = if S::N <= 8 { TOKENS } else { 6 };
     let mut left = tokens.div_ceil(most);
     let mut t = 0;
     while t < tokens {
@@ -189,6 +190,10 @@ pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
 ) {
     for t in (0..tokens).step_by(FEW) {
         let (m, x, y) = ((tokens - t).min(FEW), x.add(t * k), y.add(t * ldy));
+        if S::N <= 8 && m > TOKENS {
+            many_tokens::dots::<S, P, E>(n, k, m, w, x, y, ldy);
+            continue;
+        }
         let mut r = 0;
         while r + ROWS <= n {
             rows::<S, P, E, ROWS>(k, m, w.add(r * k), x, y.add(r), ldy);
@@ -307,7 +312,7 @@ pub(crate) unsafe fn forward(
         }
     });
     let all = spans(layers, k, |l| l.out);
-    let pairs = compute(layers) == Compute::Bf16
+    let pairs = isa.multiplied(compute(layers)) == Compute::Bf16
         && k.is_multiple_of(2)
         && layers.iter().all(|l| matches!(l.weight, Weight::Bf16(_)));
     let eights = layers.iter().any(|l| int8::multiplies(l.weight));

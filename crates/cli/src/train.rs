@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use burnish_config::groups::{ModelOptions, TrainingOptions};
 use burnish_config::table::Raw;
 use burnish_config::{Command, TrainerOptions};
-use burnish_device::{DeviceKind, release, room};
+use burnish_core::Compute;
+use burnish_device::{DeviceKind, multiplies_bf16, release, room};
 use burnish_report::{bytes, count, duration, replace};
 use burnish_trainers::{
     FittingBatch, Outcome, Ranks, Run, RunInputs, Stop, TrainError, Trainer, WithTrainer, cores_of_process,
@@ -36,7 +37,11 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let (ranks, device, kind) = crate::device::with_ranks(common.model.device.kind(), &common.ranks)?;
     let ranks = ranks.keeping_to(cores.as_ref())?;
     let lead = ranks.lead();
-    if choose_products(&mut resolved.options, (&common.model, &common.training), kind)? && lead {
+    let chosen = choose_products(&mut resolved.options, (&common.model, &common.training), kind)?;
+    let asked = resolved.options.run_options().model.compute() == Compute::Bf16;
+    if asked && kind == DeviceKind::Cpu && !multiplies_bf16() && lead {
+        voice::note("products multiply float32, as this processor has none of bfloat16");
+    } else if chosen && lead {
         voice::note("products multiply bfloat16, TRL's default; `bf16: false` multiplies float32");
     }
     let record = serde_json::Value::Object(resolved.to_json());

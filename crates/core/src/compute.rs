@@ -6,6 +6,7 @@ pub enum Compute {
     /// fp32.
     #[default]
     Fp32,
-    /// Rounded to bfloat16 (to nearest even) on their way into the product.
+    /// Rounded to bfloat16 (to nearest even) on their way into the product; fp32 on a processor without products of
+    /// bfloat16.
     Bf16,
 }

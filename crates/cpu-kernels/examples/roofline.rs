@@ -412,7 +412,7 @@ fn measure(m: &Model, rounds: usize, only: Option<&str>) {
     let product = 2.0 * pairs * q as f64;
 
     let mut pieces = Vec::new();
-    for compute in [Compute::Fp32, Compute::Bf16] {
+    for &compute in precisions() {
         linear_pieces(&mut pieces, m, "norm, q/k/v", m.hidden, norm, &qkv, compute);
         linear_pieces(&mut pieces, m, "o", q, Input::Plain(&attended), &o, compute);
         linear_pieces(&mut pieces, m, "norm, gate/up", m.hidden, norm, &gate_up, compute);
@@ -490,28 +490,34 @@ fn measure(m: &Model, rounds: usize, only: Option<&str>) {
         shown(dots),
         bandwidth() * 1e-9
     );
-    let half = pieces.len() / 2;
-    println!(
-        "{:28} {:>9} {:>6} {:>5} {:>9} {:>6} {:>5} {:>6}",
-        "", "fp32 ms", "GF/s", "%", "bf16 ms", "GF/s", "%", "x"
-    );
+    let columns = precisions().len();
+    let each = pieces.len() / columns;
+    print!("{:28} {:>9} {:>6} {:>5}", "", "fp32 ms", "GF/s", "%");
+    println!("{}", if columns == 2 { "   bf16 ms   GF/s     %      x" } else { "" });
     let mut sums = [[0.0; 2]; 2];
-    for i in 0..half {
-        let mut line = format!("{:28}", pieces[i].name);
-        let mut both = [0.0; 2];
-        for (k, at) in [i, half + i].into_iter().enumerate() {
-            let (piece, peak) = (&pieces[at], if k == 0 { fp32 } else { dots });
-            let seconds = median(&mut times[at]).unwrap_or(f64::NAN);
-            both[k] = seconds;
+    let line = |name: &str, both: &[[f64; 2]]| {
+        let cells = both.iter().zip([fp32, dots]).map(|(&[s, ops], peak)| row(s, ops, peak));
+        let faster = both.get(1).map(|bf16| format!(" {:6.2}", both[0][0] / bf16[0]));
+        println!("{name:28}{}{}", cells.collect::<String>(), faster.unwrap_or_default());
+    };
+    for i in 0..each {
+        let mut both = [[0.0; 2]; 2];
+        for (k, at) in (i..pieces.len()).step_by(each).enumerate() {
+            let (piece, seconds) = (&pieces[at], median(&mut times[at]).unwrap_or(f64::NAN));
+            both[k] = [seconds, piece.operations];
             sums[k][0] += seconds * piece.times as f64;
             sums[k][1] += piece.operations * piece.times as f64;
-            line += &row(seconds, piece.operations, peak);
         }
-        println!("{line} {:6.2}", both[0] / both[1]);
+        line(&pieces[i].name, &both[..columns]);
     }
-    let all = [(sums[0], fp32), (sums[1], dots)].map(|([s, ops], peak)| row(s, ops, peak)).concat();
     let name = only.map_or(format!("{} layers and the head", m.layers), |only| format!("a step's {only}"));
-    println!("{name:28}{all} {:6.2}", sums[0][0] / sums[1][0]);
+    line(&name, &sums[..columns]);
+}
+
+/// What is measured: bfloat16 where the processor multiplies it.
+fn precisions() -> &'static [Compute] {
+    let both = &[Compute::Fp32, Compute::Bf16];
+    if has_bf16_dots() { both } else { &both[..1] }
 }
 
 /// Bytes of weights that a decoding pass reads at least: more than caches hold.
@@ -533,7 +539,7 @@ fn decode(m: &Model, rounds: usize) {
     let memory = bandwidth();
     for batch in [1, 16] {
         let x = values(batch * m.hidden.max(q).max(m.inter), 51);
-        let mut rates = [Compute::Fp32, Compute::Bf16].map(|compute| {
+        let rates = precisions().iter().map(|&compute| {
             let pass = || {
                 for block in &blocks {
                     let mut at = 0;
@@ -560,12 +566,12 @@ fn decode(m: &Model, rounds: usize) {
             times.sort_by(f64::total_cmp);
             bytes / times[times.len() / 2]
         });
-        let shown = rates
-            .each_mut()
-            .map(|rate| format!("{:.1} GB/s ({:.0} %)", *rate * 1e-9, 100.0 * *rate / memory));
-        let [fp32, pairs] = shown;
+        let shown = rates.zip(["fp32", "bf16"]).map(|(rate, precision)| {
+            format!("{:.1} GB/s ({:.0} %) in {precision}", rate * 1e-9, 100.0 * rate / memory)
+        });
         println!(
-            "decode, {batch} at once: weights in bfloat16 at {fp32} in fp32, {pairs} in bf16, of {:.1} GB/s",
+            "decode, {batch} at once: weights in bfloat16 at {}, of {:.1} GB/s",
+            shown.collect::<Vec<_>>().join(", "),
             memory * 1e-9
         );
     }

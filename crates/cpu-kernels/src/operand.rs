@@ -124,10 +124,10 @@ pub(crate) struct Bf16Dot;
 #[derive(Clone, Copy)]
 pub(crate) struct Int8Dot;
 
-/// An expression for the operand that a [`burnish_core::Compute`] names.
+/// An expression for the operand that a [`burnish_core::Compute`] names, as a processor of an [`Isa`] multiplies it.
 macro_rules! with_operand {
-    ($compute:expr, $operand:ident => $call:expr) => {
-        match $compute {
+    ($isa:expr, $compute:expr, $operand:ident => $call:expr) => {
+        match $isa.multiplied($compute) {
             burnish_core::Compute::Fp32 => {
                 type $operand = $crate::operand::Fp32;
                 $call

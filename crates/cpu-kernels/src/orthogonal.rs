@@ -187,7 +187,7 @@ unsafe impl Sync for Job {}
 /// `x` and `out` hold `rows * columns` finite floats.
 unsafe fn run(isa: Isa, parallel: bool, job: Job, iteration: &Iteration) {
     // SAFETY: the caller's.
-    with_operand!(iteration.compute, O => unsafe { run_with::<O>(isa, parallel, job, iteration) });
+    with_operand!(isa, iteration.compute, O => unsafe { run_with::<O>(isa, parallel, job, iteration) });
 }
 
 /// # Safety

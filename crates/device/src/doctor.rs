@@ -35,7 +35,7 @@ pub fn findings() -> Vec<Finding> {
 /// Whether this processor has products of bfloat16 that are faster than those of float32.
 #[must_use]
 pub fn multiplies_bf16() -> bool {
-    matches!(burnish_cpu_kernels::isa(), Isa::Amx | Isa::Avx512Bf16 | Isa::NeonBf16)
+    burnish_cpu_kernels::isa().has_bf16_dots()
 }
 
 /// Which of the kernels' instruction sets this processor has, and what it is good for.
@@ -47,12 +47,12 @@ fn instructions() -> &'static str {
         Isa::Avx512Bf16 => {
             "AVX-512 with products of bfloat16 and int8: training multiplies bfloat16, about twice as fast, unless `bf16` is false"
         }
-        Isa::Avx512 => "AVX-512",
-        Isa::Avx2 => "AVX2",
+        Isa::Avx512 => "AVX-512; products of bfloat16 that a run asks for are float32's",
+        Isa::Avx2 => "AVX2; products of bfloat16 that a run asks for are float32's",
         Isa::NeonBf16 => {
             "NEON with products of bfloat16, in which training multiplies unless `bf16` is false"
         }
-        Isa::Neon => "NEON",
+        Isa::Neon => "NEON; products of bfloat16 that a run asks for are float32's",
         _ => "portable kernels: no AVX2",
     }
 }

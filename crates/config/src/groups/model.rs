@@ -31,7 +31,7 @@ options! {
     /// Products of bfloat16 with float32 sums, as autocast computes: weights keep their dtype, and norms, softmax, losses and
     /// optimizer are float32, but for the products in Muon's Newton-Schulz. By default training does so on a CUDA GPU and where the
     /// processor has such products (AVX512_BF16, AMX, NEON's BF16), unless fp16 is on or ACCELERATE_MIXED_PRECISION is `no` in the
-    /// environment; a run that goes on keeps what it began with.
+    /// environment; a run that goes on keeps what it began with. On a processor without them products stay float32.
     Transformers bf16: Option<bool> = None;
     /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so
     /// when one is not; `wgpu` is for checks. To `plan` also the name of a GPU, for which it predicts a step's time.

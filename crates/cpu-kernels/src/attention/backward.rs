@@ -8,6 +8,7 @@ use super::softmax::{Bias, Row, softmax_gradient};
 use crate::micro::{KC, LDP, NR, gemm_tn};
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
+use crate::simd::isa;
 use rayon::prelude::*;
 
 /// Gradient of [`crate::attention_forward`] with respect to `qkv`, the head norms and the sinks.
@@ -29,7 +30,7 @@ pub fn attention_backward(
     lse: &[f32],
     d_out: &[f32],
 ) -> AttentionGrad {
-    with_operand!(shape.compute, O => backward::<O>(qkv, shape, rotary, head_norm, out, lse, d_out))
+    with_operand!(isa(), shape.compute, O => backward::<O>(qkv, shape, rotary, head_norm, out, lse, d_out))
 }
 
 fn backward<O: Operand>(

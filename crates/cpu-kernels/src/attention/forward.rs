@@ -6,6 +6,7 @@ use super::sinks;
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Ptr, scratch};
+use crate::simd::isa;
 use rayon::prelude::*;
 
 /// Causal attention of every document.
@@ -37,7 +38,7 @@ pub fn attention_forward(
     rotary: Option<&Rotary<'_>>,
     head_norm: Option<&HeadNorm<'_>>,
 ) -> AttentionOut {
-    with_operand!(shape.compute, O => forward(&Plan::<O>::new(qkv, shape, rotary, head_norm), None))
+    with_operand!(isa(), shape.compute, O => forward(&Plan::<O>::new(qkv, shape, rotary, head_norm), None))
 }
 
 /// [`attention_forward`], and each query head's largest score over all visible pairs of all documents, `[heads]`.
@@ -66,7 +67,7 @@ pub fn attention_forward_peaks(
     head_norm: Option<&HeadNorm<'_>>,
 ) -> (AttentionOut, Vec<f32>) {
     let mut peaks = vec![f32::NEG_INFINITY; shape.heads];
-    let out = with_operand!(shape.compute, O => {
+    let out = with_operand!(isa(), shape.compute, O => {
         forward(&Plan::<O>::new(qkv, shape, rotary, head_norm), Some(&mut peaks))
     });
     (out, peaks)

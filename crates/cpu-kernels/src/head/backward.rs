@@ -11,6 +11,7 @@ use crate::linear::Linear;
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Ptr, scratch};
+use crate::simd::isa;
 use crate::tasks::tasks;
 use burnish_core::HeadOptions;
 use std::ops::Range;
@@ -36,7 +37,7 @@ pub fn head_backward(
     g_entropy: Option<&[f32]>,
     wanted: &HeadWanted,
 ) -> HeadGrad {
-    with_operand!(compute(head), O => {
+    with_operand!(isa(), compute(head), O => {
         backward::<O>(hidden, head, shard, targets, options, stats, g_log_prob, g_entropy, wanted)
     })
 }
@@ -139,7 +140,7 @@ pub fn head_fused(
     coefficient: &(dyn Fn(usize, f32) -> f32 + Sync),
     wanted: &HeadWanted,
 ) -> (HeadStats, HeadGrad) {
-    with_operand!(compute(head), O => fused::<O>(hidden, head, shard, targets, options, coefficient, wanted))
+    with_operand!(isa(), compute(head), O => fused::<O>(hidden, head, shard, targets, options, coefficient, wanted))
 }
 
 fn fused<O: Operand>(

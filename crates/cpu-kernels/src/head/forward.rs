@@ -10,6 +10,7 @@ use crate::linear::{Linear, gemv};
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
+use crate::simd::isa;
 use crate::tasks::{SLICE, tasks};
 use burnish_core::HeadOptions;
 use std::ops::Range;
@@ -29,7 +30,7 @@ pub fn head_forward(
     targets: &[u32],
     options: &HeadOptions,
 ) -> HeadStats {
-    with_operand!(compute(head), O => forward::<O>(hidden, head, shard, targets, options))
+    with_operand!(isa(), compute(head), O => forward::<O>(hidden, head, shard, targets, options))
 }
 
 fn forward<O: Operand>(
@@ -271,7 +272,7 @@ impl Found {
 /// # Panics
 /// If lengths disagree.
 pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {
-    with_operand!(compute(head), O => logits::<O>(hidden, head, options))
+    with_operand!(isa(), compute(head), O => logits::<O>(hidden, head, options))
 }
 
 fn logits<O: Operand>(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {

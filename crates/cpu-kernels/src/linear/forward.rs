@@ -55,7 +55,7 @@ pub fn linears_forward(
     residual: Option<&[f32]>,
 ) -> LinearsOut {
     check(tokens, in_dim, &input, linears);
-    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, true))
+    with_operand!(isa(), compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, true))
 }
 
 /// [`linears_forward`] where nobody reads the outputs: what the backward reads, with outputs that are zeros. With a
@@ -73,7 +73,7 @@ pub fn linears_unread(
 ) -> LinearsOut {
     check(tokens, in_dim, &input, linears);
     let reads = linears.iter().any(|layer| layer.magnitude().is_some());
-    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, reads))
+    with_operand!(isa(), compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, reads))
 }
 
 fn forward<O: Operand>(

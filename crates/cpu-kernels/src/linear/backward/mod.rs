@@ -62,7 +62,7 @@ pub fn linears_backward(
 ) -> LinearsGrad {
     check(tokens, in_dim, &input, linears);
     let (reads, dx) = (input.reads(), std::ptr::null_mut());
-    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
+    with_operand!(isa(), compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
 }
 
 /// [`linears_backward`] of layers behind an activation, where the gradient of its input `x`, `[tokens, 2 * in]` where it is
@@ -89,7 +89,7 @@ pub fn activated_linears_backward_in_place(
     );
     let dx = x.as_mut_ptr();
     let reads = Reads::Activated(dx.cast_const(), (activation, gated));
-    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
+    with_operand!(isa(), compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
 }
 
 #[allow(clippy::too_many_arguments, reason = "those of `linears_backward`")]

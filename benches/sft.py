@@ -28,6 +28,7 @@ import argparse
 import csv
 import datetime
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -37,6 +38,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 BENCHES = Path(__file__).resolve().parent
@@ -335,7 +337,9 @@ def main():
         environment |= {k: str(options.threads) for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")}
     folders = {}
     for name in options.models:
-        folders[name] = build(scratch, name, text)
+        # A child begins with its parent's peak: PyTorch is another process's.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+            folders[name] = apart.submit(build, scratch, name, text).result()
         check_length(folders[name][0], text, name, options.steps[name])
 
     programs = {"trl": [options.python, str(BENCHES / "trl_sft.py")]}

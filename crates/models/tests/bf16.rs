@@ -51,7 +51,8 @@ fn compare(model: &str, config: Option<&LoraConfig>, cosine: f64, norm: f64) {
     let (want, theirs) = pass(model, config, Compute::Fp32, false);
     let (got, ours) = pass(model, config, Compute::Bf16, false);
     assert!((want - got).abs() < 1e-2 * want, "{model}: loss {got}, in fp32 {want}");
-    assert_ne!(want, got, "{model}: rounding is to be seen");
+    let rounds = burnish_cpu_kernels::isa().has_bf16_dots();
+    assert_eq!(want != got, rounds, "{model}: rounding is to be seen where the processor has such products");
     assert_eq!(theirs.keys().collect::<Vec<_>>(), ours.keys().collect::<Vec<_>>(), "{model}");
     let kind =
         |name: &str| name.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect::<String>();

@@ -14,8 +14,8 @@ use burnish_tp::{Tp, TpError};
 use crate::families::folders;
 use crate::recordings::{close, device};
 
-/// Of a tensor's largest gradient.
-const TOLERANCE: f32 = 1e-5;
+/// Of a tensor's largest gradient: fp32 sums in another order, which Gemma 4's fixture makes 3e-5 of on eight lanes.
+const TOLERANCE: f32 = 5e-5;
 
 /// Prompts and what continues each; longer than the windows of the fixtures.
 fn trees() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {

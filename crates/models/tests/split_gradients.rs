@@ -16,8 +16,8 @@ use crate::families::folders;
 use crate::recordings::{close, device};
 use crate::tensor_parallel::is_uneven;
 
-/// Of a tensor's largest gradient: fp32 sums in another order.
-const TOLERANCE: f32 = 1e-5;
+/// Of a tensor's largest gradient: fp32 sums in another order, 1.3e-5 on eight lanes.
+const TOLERANCE: f32 = 2e-5;
 
 /// A parameter's gradient of what one rank holds of it.
 struct Found {

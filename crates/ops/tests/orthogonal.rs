@@ -192,7 +192,7 @@ fn more_and_fewer_steps() {
     }
 }
 
-/// Products of bfloat16 are made, and end near those of fp32; a zero matrix stays zero.
+/// Products of bfloat16 are made where the processor has them, and end near those of fp32; a zero matrix stays zero.
 #[test]
 fn products_of_bfloat16() {
     let x = tensor("narrow", &[40, 70]);
@@ -201,7 +201,8 @@ fn products_of_bfloat16() {
         let (got, want) = (to_f64(&fused(x.clone(), &narrow)), to_f64(&fused(x.clone(), &iteration)));
         let off = got.iter().zip(&want).map(|(g, w)| (g - w).powi(2)).sum::<f64>();
         let off = (off / want.iter().map(|w| w * w).sum::<f64>()).sqrt();
-        assert!((1e-4..2e-2).contains(&off), "{narrow:?}: off by {off}");
+        assert!(off < 2e-2, "{narrow:?}: off by {off}");
+        assert_eq!(off > 1e-4, burnish_cpu_kernels::isa().has_bf16_dots(), "{narrow:?}: off by {off}");
         let zero = AnyTensor::from_elements(vec![0.0_f32; 12], &[3, 4], &burn::tensor::Device::flex());
         assert!(to_f64(&fused(zero, &narrow)).iter().all(|x| *x == 0.0));
     }

@@ -100,7 +100,11 @@ fn products_of_bfloat16_equal_one_rank_bit_by_bit() {
     let newton_schulz = NewtonSchulz { compute: Compute::Bf16, ..NewtonSchulz::default() };
     let of = |stage| Run { muon: Some(MuonOptions { newton_schulz, ..options() }), ..muon(stage) };
     let reference = of(Stage::Zero).alone();
-    assert_ne!(reference, muon(Stage::Zero).alone(), "nothing was rounded");
+    let rounds = burnish_cpu_kernels::isa().has_bf16_dots();
+    assert!(
+        (reference != muon(Stage::Zero).alone()) == rounds,
+        "rounded where the processor has such products"
+    );
     for stage in STAGES {
         for world in WORLDS {
             assert_eq!(of(stage).over(world), reference, "stage {stage} over {world}");

@@ -10,7 +10,7 @@ use crate::rank::resumed::resumed_state;
 /// goes on from a checkpoint that says nothing: then float32.
 ///
 /// TRL's default is bfloat16 unless `fp16` is on. Here it is that on CUDA, and where the processor has such products:
-/// elsewhere they would only be rounded. A run that goes on multiplies what it began with, on whatever machine; before the processor is
+/// elsewhere they are float32's whatever is asked. A run that goes on multiplies what it began with, on whatever machine; before the processor is
 /// asked, `launched` may say it: `no` or `bf16`, as `ACCELERATE_MIXED_PRECISION` does.
 ///
 /// # Errors

@@ -10,8 +10,8 @@
 
 use burnish_cpu_kernels::{
     AttentionShape, Compute, HeadOptions, HeadWanted, Input, Linear, LinearPart, LinearParts, LowRank,
-    Rotary, Wanted, Weight, attention_backward, attention_forward, has_bf16_dots, head_fused, isa,
-    linears_backward, linears_decode, linears_forward, on_pool,
+    Rotary, Wanted, Weight, attention_backward, attention_forward, head_fused, isa, linears_backward,
+    linears_decode, linears_forward, on_pool,
 };
 use half::bf16;
 use rayon::prelude::*;
@@ -517,7 +517,7 @@ fn measure(m: &Model, rounds: usize, only: Option<&str>) {
 /// What is measured: bfloat16 where the processor multiplies it.
 fn precisions() -> &'static [Compute] {
     let both = &[Compute::Fp32, Compute::Bf16];
-    if has_bf16_dots() { both } else { &both[..1] }
+    if isa().has_bf16_dots() { both } else { &both[..1] }
 }
 
 /// Bytes of weights that a decoding pass reads at least: more than caches hold.
@@ -614,7 +614,7 @@ fn main() {
             })
         })
         .collect();
-    println!("{:?}, dot products of bfloat16: {}", isa(), has_bf16_dots());
+    println!("{:?}, dot products of bfloat16: {}", isa(), isa().has_bf16_dots());
     for m in models {
         if only.as_deref() != Some("decode") {
             measure(m, rounds, only.as_deref());

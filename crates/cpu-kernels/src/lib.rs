@@ -97,7 +97,7 @@ pub use muon::{
 };
 pub use norm::{NormGrad, layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward};
 pub use short_conv::{ShortConv, ShortConvGrad, short_conv_backward, short_conv_forward};
-pub use simd::{Isa, amx_fault, forgo_amx, has_bf16_dots, isa, with_isa};
+pub use simd::{Isa, amx_fault, forgo_amx, isa, with_isa};
 pub use tasks::on_pool;
 pub use tiles::AmxFault;
 pub use xielu::{xielu_backward, xielu_forward};

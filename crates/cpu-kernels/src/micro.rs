@@ -11,6 +11,7 @@
 use crate::operand::{Bf16Dot, Operand, Product};
 use crate::pack::Depth;
 use crate::simd::{Isa, Lanes, dispatch};
+use crate::tasks::evenly;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -208,14 +209,10 @@ unsafe fn columns<S: Lanes, P: Product, const RS: usize>(t: Tile, kept: *mut f32
         let n = (t.n - j).min(wide);
         let of = Tile { n, b: t.b.add(j), c: t.c.add(j), ..t };
         // Rows split evenly: 64 is 13 + 13 + 13 + 13 + 12, never a tile of a few rows.
-        let mut left = t.m.div_ceil(S::ROWS);
-        let mut i = 0;
-        while i < t.m {
-            let m = (t.m - i).div_ceil(left);
-            left -= 1;
+        for (i, m) in evenly(t.m, S::ROWS) {
             let one = Tile { a: t.a.add(i * RS), c: of.c.add(i * t.ldc), ..of };
             if S::COLS == 2 && n > S::N {
-                if wide < NR && keeps {
+                if keeps {
                     // Of more than twelve rows a tile has four to six, the first at least five.
                     match (i, m) {
                         (0, 6) => S::tile::<P, 6, 2, RS, KEPT>(&one, kept),
@@ -230,7 +227,6 @@ unsafe fn columns<S: Lanes, P: Product, const RS: usize>(t: Tile, kept: *mut f32
             } else {
                 by_rows!(S, P, m, 1, RS, &one);
             }
-            i += m;
         }
         j += n;
     }

@@ -34,6 +34,17 @@ pub fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }
 
+/// `n` in as few parts of at most `most` as there may be, as even as they can be: where each begins, and its length.
+#[inline(always)]
+pub(crate) fn evenly(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (mut begin, parts) = (0, n.div_ceil(most));
+    (0..parts).map(move |part| {
+        let length = (n - begin).div_ceil(parts - part);
+        begin += length;
+        (begin - length, length)
+    })
+}
+
 /// Rows of a chunk such that its packed activations, `widest` columns, stay in the second-level cache.
 pub(crate) fn chunk_rows(tokens: usize, widest: usize) -> usize {
     let most = if widest > 640 { 64 } else { 128 };

@@ -17,7 +17,7 @@ use crate::operand::{Bf16Dot, Fp32, Product};
 use crate::rows::{TileLayout, copy_rows};
 use crate::scratch::{Ptr, scratch, uninit};
 use crate::simd::{Element, Isa, Lanes, dispatch, isa};
-use crate::tasks::tasks;
+use crate::tasks::{evenly, tasks};
 use burnish_core::Compute;
 use half::bf16;
 
@@ -157,11 +157,8 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
 ) {
     // Four rows of six tokens fill AVX-512's registers, of three those of other vectors, which have no more here.
     let most = if S::N <= 8 { TOKENS } else { 6 };
-    let mut left = tokens.div_ceil(most);
-    let mut t = 0;
-    while t < tokens {
-        // Split evenly: 16 is 6 + 5 + 5.
-        let m = (tokens - t).div_ceil(left);
+    // 16 is 6 + 5 + 5.
+    for (t, m) in evenly(tokens, most) {
         let (x, y, ahead) = (x.add(t * k), y.add(t * ldy), if t == 0 { R } else { 0 });
         match m {
             1 => tile::<S, P, E, R, 1>(k, w, ahead, x, y, ldy),
@@ -172,8 +169,6 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
             6 if most > 3 => tile::<S, P, E, R, 6>(k, w, ahead, x, y, ldy),
             _ => {}
         }
-        t += m;
-        left -= 1;
     }
 }
 

@@ -12,6 +12,7 @@
 use super::gemv::{FEW, ROWS, tail};
 use crate::operand::Product;
 use crate::simd::{Element, Lanes};
+use crate::tasks::evenly;
 use std::mem::MaybeUninit;
 
 /// Tokens of a tile.
@@ -107,10 +108,7 @@ unsafe fn block<S: Lanes, P: Product, E: Element, const R: usize, const T: usize
 /// A block of `R` rows and `tokens`, a tile at a time.
 #[inline(always)]
 unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(tokens: usize, b: Block<E>) {
-    let mut left = tokens.div_ceil(TOKENS);
-    let mut t = 0;
-    while t < tokens {
-        let m = (tokens - t).div_ceil(left);
+    for (t, m) in evenly(tokens, TOKENS) {
         let of = Block { x: b.x.add(t * b.k), sums: b.sums.add(t * S::N), ..b };
         match (t, m) {
             (0, 3) => block::<S, P, E, R, 3, true>(of),
@@ -119,8 +117,6 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(tokens: usize, 
             (_, 2) => block::<S, P, E, R, 2, false>(of),
             _ => block::<S, P, E, R, 1, false>(of),
         }
-        t += m;
-        left -= 1;
     }
 }
 

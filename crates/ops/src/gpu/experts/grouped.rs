@@ -126,13 +126,8 @@ impl Layer {
         let each: usize = shape[1..].iter().product();
         let mut y = None;
         for block in self.blocks() {
-            // A part of a tensor is a copy for a kernel, the whole is not.
-            let part = |all: &Tensor<3>| match block.len() == shape[0] {
-                true => all.clone(),
-                false => all.clone().narrow(0, block.start, block.len()),
-            };
-            let more = joined.as_ref().map(|(p, q)| (*p, Stack { all: part(&q.all), turned }));
-            let bias = bias.map(|bias| part(&bias.clone().unsqueeze()).squeeze_dim(0));
+            let more = joined.as_ref().map(|(p, q)| (*p, Stack { all: of_experts(&q.all, &block), turned }));
+            let bias = bias.map(|bias| of_experts(bias, &block));
             let of = [block.len(), shape[1], shape[2]];
             let all = self.weight.piece(block.start * each..block.end * each, &of).rank::<3>()?;
             let (stack, of) = (Stack { all, turned }, (self.factors, 1.0, self.rows()));
@@ -193,6 +188,14 @@ impl Layer {
             })
         };
         asked.as_ref().map(|_, asked| *asked).into_iter().map(one).collect()
+    }
+}
+
+/// What a block of experts has of all of them. A part of a tensor is a copy for a kernel, the whole is not.
+fn of_experts<const D: usize>(all: &Tensor<D>, block: &Range<usize>) -> Tensor<D> {
+    match block.len() == all.dims()[0] {
+        true => all.clone(),
+        false => all.clone().narrow(0, block.start, block.len()),
     }
 }
 

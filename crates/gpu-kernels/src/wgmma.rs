@@ -115,6 +115,12 @@ pub(crate) fn address<T: CubePrimitive>(at: *const T) -> u32 {
     found
 }
 
+/// Has a line of memory brought to the second-level cache.
+#[cube]
+pub(crate) fn prefetch<T: CubePrimitive>(at: *const T) {
+    gpu_asm!("prefetch.L2 [{at}];", at = mem_in(_) at, options(explicit_mem));
+}
+
 /// Registers of a kernel by the name that it gives them.
 pub(crate) type Name = &'static str;
 

@@ -150,14 +150,20 @@ pub(super) fn checks() -> Vec<Check> {
     ];
     // Enough rows for adapters of one input to be multiplied together, and outputs of which kernels tell each other's and not.
     let wide = |out: usize| Layer { out, ..LORA };
-    for (name, reads, layers, residual) in [
-        ("LoRA of one input", Reads::RmsNorm, vec![wide(192), wide(128), wide(80)], false),
-        ("LoRA of two on one input", Reads::RmsNorm, vec![wide(136), wide(72)], false),
-        ("LoRA of one input, residual", Reads::SwiGlu, vec![wide(96)], true),
+    let plain = |out: usize| Layer { out, ..BARE };
+    let frozen = |out: usize| Layer { trains: false, ..plain(out) };
+    for (name, reads, layers, residual, [tokens, dim]) in [
+        ("LoRA of one input", Reads::RmsNorm, vec![wide(192), wide(128), wide(80)], false, [1040, 136]),
+        ("LoRA of two on one input", Reads::RmsNorm, vec![wide(136), wide(72)], false, [1040, 136]),
+        ("LoRA of one input, residual", Reads::SwiGlu, vec![wide(96)], true, [1040, 136]),
+        // Tiles of warpgroups whose edges are not filled, to which something is added: small ones, and large.
+        ("LoRA, residual", Reads::SwiGlu, vec![wide(328)], true, [520, 264]),
+        ("plain, residual", Reads::Plain, vec![plain(200)], true, [264, 328]),
+        ("frozen, residual", Reads::Plain, vec![frozen(7688)], true, [1040, 64]),
     ] {
-        let title = format!("linears {name}, {}, 1040 x 136", name_of(DType::BF16));
+        let title = format!("linears {name}, {}, {tokens} x {dim}", name_of(DType::BF16));
         all.push(check(title, Bound::of(DType::BF16), move || {
-            case(1040, 136, DType::BF16, reads, &layers, residual)
+            case(tokens, dim, DType::BF16, reads, &layers, residual)
         }));
     }
     // Tokens and widths on both sides of tiles: few, odd, and enough for tensor cores.

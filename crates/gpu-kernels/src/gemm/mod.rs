@@ -420,6 +420,7 @@ impl Gemm {
                     form,
                     cut.tiles,
                     self.factors,
+                    warpgroup::of_line(c, size),
                     self.factors.elem(),
                     dtypes[4],
                     dtypes[5],

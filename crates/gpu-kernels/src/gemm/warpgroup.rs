@@ -13,7 +13,7 @@ use crate::mma::{Eight, PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
 use crate::wgmma::{
     ALIGNMENT, DESCRIBED, LINE, Name, PLANES, QUAD, ROWS, Tile, add, address, begin, begin_sums, commit,
-    exchange, sum, wait,
+    exchange, prefetch, sum, wait,
 };
 
 /// Factors of a sum that are in shared memory together.
@@ -104,6 +104,7 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
     #[comptime] form: Form,
     #[comptime] tiles: Tiles,
     #[comptime] dtype: FloatType,
+    #[comptime] of_line: usize,
     #[define(E)] _factors: ElemType,
     #[define(C)] _c_type: ElemType,
     #[define(O)] _d_type: ElemType,
@@ -170,6 +171,9 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
         let lefts =
             place + (warpgroup * comptime!(left.from(strips * ROWS))) as u32 + comptime!(left.described());
         let rights = place + comptime!(left.eights() as u32 + right.described());
+        if comptime!(form.whole && form.add) {
+            ask_for_added::<C, N>(c, &share, &of_c, &sizes, of_line, tiles);
+        }
         for slab in 0..slabs {
             let stage = slab % stages;
             pass(there + (stage * BARRIER) as u32, (slab / stages) as u32 % 2);
@@ -181,6 +185,33 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
         }
         wait(0usize);
         write::<C, O, N>(&share, c, bias, d, &of_c, &of_d, &sizes, form, tiles);
+    }
+}
+
+/// Has what is added to this cube's sums brought to the second-level cache while they are made: `c` may be `d`, so that a unit loads
+/// a vector when it has written the one before, and would wait for memory each time. A line has `of_line` vectors.
+#[cube]
+fn ask_for_added<C: Float, N: Size>(
+    c: &[Vector<C, N>],
+    share: &Share,
+    of_c: &Place,
+    sizes: &Sizes,
+    #[comptime] of_line: usize,
+    #[comptime] tiles: Tiles,
+) {
+    let size = N::value();
+    let units = comptime!(tiles.units());
+    let lines = comptime!(tiles.columns.div_ceil(of_line * size));
+    let first = of_c.first + share.batch * of_c.matrix;
+    #[unroll]
+    for turn in 0..comptime!(tiles.rows * lines / units) {
+        let number = turn * units + UNIT_POS as usize;
+        let row = share.row + number / lines;
+        let column = share.column / size + number % lines * of_line;
+        if row < sizes.rows && column * size < sizes.columns {
+            let at = first + row * of_c.line + column;
+            prefetch::<Vector<C, N>>(c[at..at + 1].as_ptr());
+        }
     }
 }
 
@@ -296,6 +327,11 @@ fn exchange_pairs(pairs: &mut Array<Pair<f32>>, #[comptime] across: usize) {
 /// Elements of a vector of sixteen bytes at most, of what is written and what is added.
 pub(super) fn written(c: &Matrices, d: &Matrices) -> usize {
     16 / c.buffer.dtype.bytes().max(d.buffer.dtype.bytes())
+}
+
+/// Vectors of a buffer in a line of the caches, of 128 bytes.
+pub(super) fn of_line(m: &Matrices, size: usize) -> usize {
+    128 / m.buffer.dtype.bytes() / size
 }
 
 /// Units of a cube: those that multiply, and a plane that asks for tiles.

@@ -81,8 +81,12 @@ impl Real {
         Some(Self {
             create: function!(c"nvrtcCreateProgram", Create),
             compile: function!(c"nvrtcCompileProgram", Compile),
-            ptx_size: function!(c"nvrtcGetPTXSize", Size),
-            ptx: function!(c"nvrtcGetPTX", Get),
+            ptx_size: if assembled() {
+                function!(c"nvrtcGetCUBINSize", Size)
+            } else {
+                function!(c"nvrtcGetPTXSize", Size)
+            },
+            ptx: if assembled() { function!(c"nvrtcGetCUBIN", Get) } else { function!(c"nvrtcGetPTX", Get) },
             log_size: function!(c"nvrtcGetProgramLogSize", Size),
             log: function!(c"nvrtcGetProgramLog", Get),
             destroy: function!(c"nvrtcDestroyProgram", Destroy),
@@ -90,6 +94,11 @@ impl Real {
             say: function!(c"nvrtcGetErrorString", Say),
         })
     }
+}
+
+/// Whether what asks for PTX is given the hardware's code, which a driver need not assemble: `FAKE_CUDA_CUBIN`.
+fn assembled() -> bool {
+    crate::variable("FAKE_CUDA_CUBIN", 0) > 0
 }
 
 fn real() -> Option<&'static Real> {
@@ -117,7 +126,7 @@ fn place(program: &Program, options: &[&CStr]) -> Option<PathBuf> {
     // Two halves with different beginnings: 128 bits.
     let half = |begin: u8| {
         let mut hash = DefaultHasher::new();
-        (begin, version, &named, options).hash(&mut hash);
+        (begin, version, &named, options, assembled()).hash(&mut hash);
         hash.finish()
     };
     Some(Path::new(&folder).join(format!("{:016x}{:016x}.ptx", half(0), half(1))))
@@ -226,7 +235,8 @@ unsafe extern "C" fn nvrtcCompileProgram(
         .map(|at| unsafe { CStr::from_ptr(*options.add(at)) })
         .collect();
     let file = place(own, &words);
-    own.ptx = file.as_ref().and_then(|file| std::fs::read(file).ok()).filter(|kept| kept.last() == Some(&0));
+    let whole = |kept: &Vec<u8>| assembled() || kept.last() == Some(&0);
+    own.ptx = file.as_ref().and_then(|file| std::fs::read(file).ok()).filter(whole);
     if own.ptx.is_some() {
         counts::one(&RUNNING.kept);
         return SUCCESS;
@@ -246,6 +256,11 @@ unsafe extern "C" fn nvrtcCompileProgram(
             eprintln!("fake CUDA: cannot keep {}: {error}", file.display());
         }
         own.ptx = Some(ptx);
+    } else if crate::variable("FAKE_CUDA_TRACE", 0) > 0
+        // SAFETY: the handle is the real compiler's.
+        && let Ok(log) = unsafe { bytes(own.handle, real.log_size, real.log) }
+    {
+        eprintln!("fake CUDA: {}", String::from_utf8_lossy(&log));
     }
     code
 }

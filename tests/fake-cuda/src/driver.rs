@@ -102,6 +102,13 @@ extern "C" fn cuDeviceGetUuid_v2(place: &mut MaybeUninit<[u8; 16]>, device: c_in
     put(place, uuid(device))
 }
 
+/// Threads of a block along x, y and z; not more than the first in all.
+pub(crate) const MOST_THREADS: [u64; 3] = [1024, 1024, 64];
+/// Blocks of a grid.
+pub(crate) const MOST_BLOCKS: [u64; 3] = [i32::MAX as u64, 65_535, 65_535];
+/// Bytes of shared memory of a block.
+pub(crate) const MOST_SHARED: u64 = 232_448;
+
 /// Which hardware the devices are: 80 is sm_80.
 fn architecture() -> u64 {
     variable("FAKE_CUDA_ARCH", 90)
@@ -111,26 +118,25 @@ fn architecture() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: &mut MaybeUninit<c_int>, attribute: c_uint, device: c_int) -> Code {
     let answer = match attribute {
-        1..=3 => 1024,                        // threads of a block, and along its x and y
-        4 => 64,                              // along its z
-        5 => i32::MAX,                        // blocks along a grid's x
-        6 | 7 => 65_535,                      // along its y and z
-        8 => 49_152,                          // shared memory of a block
-        10 => 32,                             // threads of a warp
-        12 | 82 => 65_536,                    // registers of a block, of a multiprocessor
-        13 => 1_980_000,                      // clock, kHz
-        16 => 132,                            // multiprocessors
-        33 => device + 1,                     // PCI bus
-        36 => 2_619_000,                      // memory clock, kHz
-        37 => 5120,                           // memory bus, bits
-        38 => 52_428_800,                     // second-level cache
-        39 => 2048,                           // threads of a multiprocessor
-        41 | 89 | 115 | 127 => 1,             // one address space; managed access; memory pools; tensor maps
+        1 => MOST_THREADS[0] as c_int,                          // threads of a block
+        2..=4 => MOST_THREADS[attribute as usize - 2] as c_int, // along its x, y and z
+        5..=7 => MOST_BLOCKS[attribute as usize - 5] as c_int,  // blocks along a grid's
+        8 => 49_152,                                            // shared memory of a block
+        10 => 32,                                               // threads of a warp
+        12 | 82 => 65_536,                                      // registers of a block, of a multiprocessor
+        13 => 1_980_000,                                        // clock, kHz
+        16 => 132,                                              // multiprocessors
+        33 => device + 1,                                       // PCI bus
+        36 => 2_619_000,                                        // memory clock, kHz
+        37 => 5120,                                             // memory bus, bits
+        38 => 52_428_800,                                       // second-level cache
+        39 => 2048,                                             // threads of a multiprocessor
+        41 | 89 | 115 | 127 => 1, // one address space; managed access; memory pools; tensor maps
         75 => (architecture() / 10) as c_int, // compute capability
         76 => (architecture() % 10) as c_int,
-        81 => 233_472, // shared memory of a multiprocessor
-        97 => 232_448, // shared memory of a block that asks for more
-        106 => 32,     // blocks of a multiprocessor
+        81 => 233_472,              // shared memory of a multiprocessor
+        97 => MOST_SHARED as c_int, // shared memory of a block that asks for more
+        106 => 32,                  // blocks of a multiprocessor
         _ => 0,
     };
     put(value, known(device).map(|_| answer))

@@ -182,11 +182,25 @@ extern "C" fn cuFuncGetAttribute(
 }
 
 /// Grid, block and bytes of shared memory of a launch.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Sizes {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared: c_uint,
+}
+
+impl Sizes {
+    /// Whether a device takes them, as `cuDeviceGetAttribute` has its bounds.
+    fn fit(&self) -> bool {
+        let within = |sizes: [c_uint; 3], most: [u64; 3]| {
+            sizes.into_iter().zip(most).all(|(size, most)| (1..=most).contains(&u64::from(size)))
+        };
+        let threads: u64 = self.block.iter().map(|&size| u64::from(size)).product();
+        within(self.grid, driver::MOST_BLOCKS)
+            && within(self.block, driver::MOST_THREADS)
+            && threads <= driver::MOST_THREADS[0]
+            && u64::from(self.shared) <= driver::MOST_SHARED
+    }
 }
 
 /// The bytes of the arguments of a kernel.
@@ -212,6 +226,10 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
     let on = stream::of(on)?;
     let function = lock(&FUNCTIONS).get_or_insert_default().get(&function).cloned();
     let Function { module, name } = function.ok_or(INVALID_HANDLE)?;
+    if !sizes.fit() {
+        eprintln!("fake CUDA: no device launches {name} so: {sizes:?}");
+        return Err(INVALID_VALUE);
+    }
     let kind = Kind::Kernel(name.clone());
     let Some(module) = module else {
         let skip = |on: &Stream| {
@@ -220,9 +238,6 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
         };
         return on.take(kind, skip).map(drop);
     };
-    if sizes.grid.contains(&0) || sizes.block.contains(&0) || sizes.block.iter().product::<u32>() > 1024 {
-        return Err(INVALID_VALUE);
-    }
     let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
     // SAFETY: as the caller promises.
     let arguments = unsafe { arguments(kernel, pointers) }?;
@@ -323,6 +338,26 @@ fn element(kind: c_uint) -> Option<u8> {
     })
 }
 
+/// Whether a tensor is one that the hardware brings boxes of, as the driver's reference has it for tensors that are not
+/// interleaved.
+fn describable(
+    element: u8,
+    address: u64,
+    size: &[u64],
+    strides: &[u64],
+    boxed: &[c_uint],
+    swizzle: c_uint,
+) -> bool {
+    let line = u64::from(boxed[0]) * u64::from(element);
+    let order = [u64::MAX, 32, 64, 128].get(swizzle as usize).is_some_and(|&most| line <= most);
+    address.is_multiple_of(16)
+        && size.iter().all(|size| (1..=1 << 32).contains(size))
+        && strides.iter().all(|stride| stride.is_multiple_of(16) && *stride < 1 << 40)
+        && boxed.iter().all(|size| (1..=256).contains(size))
+        && line.is_multiple_of(16)
+        && order
+}
+
 /// # Safety
 /// There are `rank` numbers at each pointer, one less at `strides`.
 #[unsafe(no_mangle)]
@@ -354,6 +389,14 @@ unsafe extern "C" fn cuTensorMapEncodeTiled(
         return NOT_SUPPORTED;
     }
     let strides = if rank > 1 { numbers(strides, rank - 1) } else { Vec::new() };
+    if !describable(element, address, &numbers(size, rank), &strides, &counts(boxed), swizzle) {
+        eprintln!(
+            "fake CUDA: no tensor map is of {:?} elements of {element} bytes, lines {strides:?} bytes apart from {address:#x}, by boxes of {:?} in order {swizzle}",
+            numbers(size, rank),
+            counts(boxed),
+        );
+        return INVALID_VALUE;
+    }
     let described = ptx::TensorMap {
         element,
         address,
@@ -373,4 +416,33 @@ extern "C" fn cuTensorMapEncodeIm2col(map: &mut TensorMap) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuTensorMapEncodeIm2colWide(map: &mut TensorMap) -> Code {
     put(map, Err(NOT_SUPPORTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_have_the_sizes_of_a_device() {
+        let fit = |grid, block, shared| Sizes { grid, block, shared }.fit();
+        assert!(fit([1 << 20, 65_535, 1], [16, 16, 4], 232_448));
+        assert!(!fit([1, 65_536, 1], [1, 1, 1], 0) && !fit([1, 1, 0], [1, 1, 1], 0));
+        assert!(!fit([1, 1, 1], [1024, 2, 1], 0) && !fit([1, 1, 1], [1, 1, 65], 0));
+        assert!(!fit([1, 1, 1], [1, 1, 1], 232_449));
+    }
+
+    #[test]
+    fn tensor_maps_have_lines_that_the_hardware_copies() {
+        let of_bf16 = |address, size: [u64; 3], strides: [u64; 2], boxed: [c_uint; 3]| {
+            describable(2, address, &size, &strides, &boxed, 3)
+        };
+        let size = [4096, 151_936, 1];
+        assert!(of_bf16(0x1000, size, [8192, 8192 * 151_936], [64, 128, 1]));
+        assert!(!of_bf16(0x1008, size, [8192, 8192 * 151_936], [64, 128, 1]));
+        assert!(!of_bf16(0x1000, size, [8200, 8192 * 151_936], [64, 128, 1]));
+        assert!(!of_bf16(0x1000, size, [8192, 1 << 40], [64, 128, 1]));
+        assert!(!of_bf16(0x1000, size, [8192, 8192 * 151_936], [128, 128, 1]));
+        assert!(!of_bf16(0x1000, size, [8192, 8192 * 151_936], [64, 257, 1]));
+        assert!(!of_bf16(0x1000, [4096, 0, 1], [8192, 0], [64, 128, 1]));
+    }
 }

@@ -21,7 +21,8 @@
 //!   executed, and a second for each kernel that does nothing. So it is the same each time, and so is what tuning chooses by
 //!   it; probes of the hardware, which are skipped, find it slow, and tuning takes the first kernel that runs.
 //! * Under the name of NVRTC it passes programs on to the real one (`FAKE_CUDA_COMPILER`, its file), once for each: what it
-//!   wrote is kept in the folder `FAKE_CUDA_KEPT`, for all processes.
+//!   wrote is kept in the folder `FAKE_CUDA_KEPT`, for all processes. With `FAKE_CUDA_CUBIN` (1) it gives the hardware's code where
+//!   PTX is asked for, which nothing here executes: for a cache of kernels that a real driver need not assemble.
 //!
 //! Variables: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_MEMORY` (bytes of each device, 16 GiB), `FAKE_CUDA_JITTER` (0, most
 //! microseconds that a stream waits before each piece of work), `FAKE_CUDA_REPORT` (a file that gets counts, and launches by kernel, as JSON

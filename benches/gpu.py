@@ -31,8 +31,38 @@ SHAPES = {"Qwen3-0.6B": SMALL, "Qwen3-1.7B": dict(SMALL, hidden_size=2048, inter
 LARGE = dict(SMALL, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32)
 PUBLISHED = {"Qwen3-0.6B": SMALL, "Qwen3-4B": LARGE,
              "Qwen3-8B": dict(LARGE, hidden_size=4096, intermediate_size=12288, tie_word_embeddings=False)}
+# With what burnish-check calls them (`crates/checks/src/bench/shape.rs`).
+MIXTURE = dict(SMALL, model_type="qwen3_moe", hidden_size=2048, moe_intermediate_size=768, num_hidden_layers=48,
+               num_attention_heads=32, num_key_value_heads=4, num_experts=128, num_experts_per_tok=8,
+               norm_topk_prob=True, tie_word_embeddings=False)
+PART = {"Qwen3-MoE of 12 layers": dict(MIXTURE, num_hidden_layers=12)}
+DELTA = {"Qwen3.5-0.8B": dict(SMALL, model_type="qwen3_5_text", intermediate_size=3584, num_hidden_layers=24,
+                              num_attention_heads=8, num_key_value_heads=2, head_dim=256, vocab_size=248320,
+                              linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
+                              linear_value_head_dim=128, linear_conv_kernel_dim=4,
+                              layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 6)}
 TINY = {"tiny": dict(hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
                      num_key_value_heads=2, head_dim=16, vocab_size=2048)}
+
+
+def configuration(shape):
+    shape = dict(dict(model_type="qwen3", tie_word_embeddings=True, max_position_embeddings=40960), **shape)
+    return transformers.AutoConfig.for_model(shape.pop("model_type"), **shape)
+
+
+def multiplied(config):
+    """Weights that a token is multiplied by."""
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    share = getattr(config, "num_experts_per_tok", 1) / (getattr(config, "num_experts", None) or 1)
+    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return sum(p.numel() * (share if "experts" in name else 1) for name, p in model.named_parameters()) - looked_up
+
+
+def attended(config, length):
+    """Operations of attention for a token of training."""
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    return 12 * kinds.count("full_attention") * config.num_attention_heads * config.head_dim * length
 
 
 class Bench:
@@ -55,7 +85,7 @@ class Bench:
         return statistics.median(times)
 
     def row(self, name, tokens, operations, measure):
-        """`measure` gives the seconds of one repetition."""
+        """`measure` gives the seconds of one repetition, `operations` how many it does."""
         if self.only not in name:
             return
         row = dict(program=f"torch {torch.__version__}, transformers {transformers.__version__}", bench=name)
@@ -64,7 +94,7 @@ class Bench:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
             seconds = measure()
-            row.update(seconds=seconds, tokens_per_second=tokens / seconds, tflops=operations / seconds / 1e12)
+            row.update(seconds=seconds, tokens_per_second=tokens / seconds, tflops=operations() / seconds / 1e12)
             if self.device == "cuda":
                 row["device_memory_bytes"] = torch.cuda.max_memory_reserved()
         except (RuntimeError, ImportError) as error:
@@ -90,7 +120,7 @@ class Bench:
 
             return self.median(step, 2 if self.quick else 5)
 
-        self.row(name, tokens, (3 if trains else 2) * 2 * tokens * vocab * hidden, measure)
+        self.row(name, tokens, lambda: (3 if trains else 2) * 2 * tokens * vocab * hidden, measure)
 
     def attention(self, length):
         rows, heads, kv_heads, dim = (1 if self.quick else 16384 // length), 16, 8, 128
@@ -111,15 +141,14 @@ class Bench:
             return self.median(step, 2 if self.quick else 5)
 
         tokens = rows * length
-        self.row(name, tokens, 7 * 2 * (tokens * length // 2) * heads * dim, measure)
+        self.row(name, tokens, lambda: 7 * 2 * (tokens * length // 2) * heads * dim, measure)
 
     def decode(self, name, shape, sequences):
         steps = 8 if self.quick else 128
-        config = transformers.Qwen3Config(**dict(dict(tie_word_embeddings=True), **shape), max_position_embeddings=40960)
-        q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-        block = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
-        weights = config.num_hidden_layers * block + config.vocab_size * config.hidden_size
-        operations = sequences * (2 * weights + 4 * config.num_hidden_layers * q * 256)
+        config = configuration(shape)
+
+        def operations():
+            return sequences * (2 * multiplied(config) + attended(config, 256) / 3)
 
         def measure():
             with torch.device(self.device):
@@ -143,13 +172,11 @@ class Bench:
 
     def train(self, name, shape, lora, rows=4, accumulated=1, recompute=True):
         length, steps = (128, 5) if self.quick else (2048, 12 if accumulated == 1 else 7)
-        config = transformers.Qwen3Config(**dict(dict(tie_word_embeddings=True), **shape), max_position_embeddings=40960)
-        q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-        block = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
-        weights = config.num_hidden_layers * block + config.vocab_size * config.hidden_size
-        pairs = 12 * config.num_hidden_layers * q * length
+        config = configuration(shape)
         tokens = accumulated * rows * length
-        operations = tokens * ((4 if lora else 6) * weights + pairs)
+
+        def operations():
+            return tokens * ((4 if lora else 6) * multiplied(config) + attended(config, length))
 
         def measure():
             dtype = torch.bfloat16 if lora else torch.float32
@@ -248,13 +275,14 @@ def main():
         bench.head(trains)
     for length in [128] if options.quick else [2048, 8192]:
         bench.attention(length)
-    for name, shape in list((TINY if options.quick else SHAPES).items())[:1]:
+    decoded = {**dict(list(SHAPES.items())[:1]), **PART, **DELTA}
+    for name, shape in (TINY if options.quick else decoded).items():
         for sequences in [1, 8] if options.quick else [1, 8, 64]:
             bench.decode(name, shape, sequences)
     for name, shape in (TINY if options.quick else SHAPES).items():
         for lora in (True, False):
             bench.train(name, shape, lora)
-    for name, shape in (TINY if options.quick else PUBLISHED).items():
+    for name, shape in (TINY if options.quick else {**PUBLISHED, **PART, **DELTA}).items():
         for recompute in (True, False):
             bench.train(name, shape, True, rows=2, accumulated=4, recompute=recompute)
     table(ours, bench.rows)

@@ -82,6 +82,21 @@ checks() {
     cd "$here" || exit 2
 }
 
+# spread MOST-SECONDS GROUP: a group's checks by eight processes beside each other, which take processor time above all.
+spread() {
+    most=$1 group=$2
+    cd "$here/checks" || exit 2
+    piece "checks: $group" "$most" sh -c '
+        status=0 all=""
+        for part in 1 2 3 4 5 6 7 8; do
+            "$0" "$1" --device "$2" --data "$3" --part "$part/8" --json "$4/checks-$1-$part.jsonl" $5 &
+            all="$all $!"
+        done
+        for one in $all; do wait "$one" || status=1; done
+        exit $status' "$here/bin/burnish-check" "$group" "$device" "$here" "$out" "$quick"
+    cd "$here" || exit 2
+}
+
 # measured MOST-SECONDS NAME: burnish, then PyTorch where it is, on one benchmark.
 measured() {
     [ -n "$bench" ] || return 0
@@ -104,7 +119,11 @@ machine() {
 rm -f "$out"/*.jsonl
 machine 2>&1 | tee "$out/machine.txt"
 
-if [ -n "$quick" ]; then small='tiny LoRA' full='tiny full' middle=''; else small='0.6B LoRA' full='0.6B full' middle=1.7B; fi
+if [ -n "$quick" ]; then
+    small='tiny LoRA' full='tiny full' decoded=decodes middle='' mixture='' delta=''
+else
+    small='0.6B LoRA' full='0.6B full' decoded='0.6B decodes' middle=1.7B mixture='12 layers' delta='Qwen3.5-0.8B'
+fi
 # Whether it is right at all, one of each kind; then how fast, and what no interpreter shows; then all that is checked without a GPU too.
 for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 130 x 64' 'causal, packed, bf16' \
     'head loss, bf16' 'head likelihood, bf16' 'LoRA, bf16, 130 x 64' 'AdamW'; do
@@ -112,12 +131,15 @@ for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 
 done
 measured 240 "$small"
 checks 240 memory
-checks 120 decoding
+spread 180 decoding
 measured 120 attention
-measured 180 decodes
+measured 180 "$decoded"
 measured 120 'head '
-checks 150 TRL
-checks 600 operation
+spread 150 TRL
+spread 400 operation
+[ -z "$mixture" ] || measured 240 "$mixture LoRA"
+[ -z "$delta" ] || measured 180 "$delta LoRA"
+[ -z "$mixture" ] || measured 180 "$mixture decodes"
 measured 240 "$full"
 [ -z "$middle" ] || measured 240 "$middle"
 checks 60 resume

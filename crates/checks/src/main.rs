@@ -33,9 +33,15 @@ struct Arguments {
     /// Only checks or benchmarks whose name holds this.
     #[arg(long)]
     only: Option<String>,
+    /// One of so many parts of these checks, such as `2/8`: for processes beside each other.
+    #[arg(long, value_parser = part)]
+    part: Option<[usize; 2]>,
     /// Short forms of the long ones.
     #[arg(long)]
     quick: bool,
+    /// Blocks of each model that is measured, in place of all of it: to try a benchmark, or to have its kernels compiled.
+    #[arg(long)]
+    layers: Option<usize>,
     /// Also write each line of the table as JSON into this file.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -49,6 +55,14 @@ enum Device {
     Cpu,
     Cuda,
     Wgpu,
+}
+
+/// `K/N`, of 1 to N.
+fn part(text: &str) -> Result<[usize; 2], String> {
+    let parsed = text.split_once('/').and_then(|(k, n)| Some([k.parse().ok()?, n.parse().ok()?]));
+    parsed
+        .filter(|&[k, n]| (1..=n).contains(&k))
+        .ok_or_else(|| "expected K/N with K of 1 to N, as 2/8".to_owned())
 }
 
 fn main() -> Result<ExitCode> {
@@ -69,7 +83,11 @@ fn main() -> Result<ExitCode> {
         .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()?;
     if arguments.groups.iter().any(|group| group == "bench") {
-        let rows = bench::run(&context, arguments.only.as_deref(), &mut |row| {
+        if arguments.list {
+            bench::names(&context).iter().for_each(|name| println!("bench     {name}"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let rows = bench::run(&context, arguments.only.as_deref(), arguments.layers, &mut |row| {
             println!("{row}");
             json.as_mut().map_or(Ok(()), |file| writeln!(file, "{}", row.json()))
         })?;
@@ -110,5 +128,7 @@ fn chosen(arguments: &Arguments, all: Vec<Check>) -> Result<Vec<Check>> {
         arguments.groups.is_empty() || arguments.groups.iter().any(|group| group == check.group)
     };
     let named = |check: &Check| arguments.only.as_ref().is_none_or(|part| check.name.contains(part.as_str()));
-    Ok(all.into_iter().filter(|check| of_group(check) && named(check)).collect())
+    let own = |number: usize| arguments.part.is_none_or(|[k, n]| number % n == k - 1);
+    let wanted = all.into_iter().filter(|check| of_group(check) && named(check)).enumerate();
+    Ok(wanted.filter(|&(number, _)| own(number)).map(|(_, check)| check).collect())
 }

@@ -18,7 +18,7 @@ pub(super) fn benches(context: &Context) -> Vec<Bench> {
     let bench = |&length: &usize| -> Bench {
         let name = format!("attention, rows of {length}, 16 heads of 128, {label}");
         let named = name.clone();
-        (name, Box::new(move |context| measure(context, &named, length, dtype)))
+        (name, Box::new(move |context, _| measure(context, &named, length, dtype)))
     };
     lengths.iter().map(bench).collect()
 }

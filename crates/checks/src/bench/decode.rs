@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use burnish_models::{Generation, load};
 
-use super::shape::{SMALL, TINY};
+use super::shape::{DELTA, MIXTURE_IN_PART, MXFP4, SMALL, TINY, Written};
 use super::{Bench, Measured, Shape};
 use crate::Context;
 
@@ -13,20 +13,27 @@ use crate::Context;
 const WARM: usize = 16;
 
 pub(super) fn benches(quick: bool) -> Vec<Bench> {
-    let (shape, all): (Shape, &[usize]) = if quick { (TINY, &[1, 8]) } else { (SMALL, &[1, 8, 64]) };
-    let bench = |&sequences: &usize| -> Bench {
+    let (shapes, all): (&[Shape], &[usize]) = match quick {
+        true => (&[TINY], &[1, 8]),
+        false => (&[SMALL, DELTA, MIXTURE_IN_PART, MXFP4], &[1, 8, 64]),
+    };
+    let bench = |shape: Shape, sequences: usize| -> Bench {
         let name = format!("{} decodes, {sequences} at once behind 256 tokens, bf16", shape.name);
         let named = name.clone();
-        (name, Box::new(move |context| measure(context, &named, shape, sequences)))
+        (name, Box::new(move |context, models| measure(context, models, &named, shape, sequences)))
     };
-    all.iter().map(bench).collect()
+    shapes.iter().flat_map(|&shape| all.iter().map(move |&sequences| bench(shape, sequences))).collect()
 }
 
-fn measure(context: &Context, name: &str, shape: Shape, sequences: usize) -> Result<Measured> {
+fn measure(
+    context: &Context,
+    models: &mut Written,
+    name: &str,
+    shape: Shape,
+    sequences: usize,
+) -> Result<Measured> {
     let steps = if context.quick { 8 } else { 128 };
-    let folder = tempfile::tempdir()?;
-    shape.write(folder.path(), &context.data("examples/base")?)?;
-    let model = load(folder.path(), &context.device)?.decoder;
+    let model = load(models.folder(&shape, &context.data("examples/base")?)?, &context.device)?.decoder;
     let vocab = model.spec().vocab;
     let prompts: Vec<Vec<u32>> =
         (0..sequences).map(|row| (0..256).map(|at| ((row * 31 + at * 7) % vocab) as u32).collect()).collect();

@@ -16,7 +16,7 @@ pub(super) fn benches(quick: bool) -> Vec<Bench> {
         let what = if trains { "head trains" } else { "head frozen" };
         let name = format!("{what}, {tokens} x {vocab} x {hidden}, bf16");
         let named = name.clone();
-        (name, Box::new(move |context| measure(context, &named, dims, trains)))
+        (name, Box::new(move |context, _| measure(context, &named, dims, trains)))
     };
     vec![bench(false), bench(true)]
 }

@@ -21,6 +21,7 @@ use serde_json::json;
 use crate::Context;
 
 pub use shape::Shape;
+use shape::Written;
 
 /// A line of the benchmarks' table.
 #[derive(Clone, Debug)]
@@ -127,26 +128,40 @@ fn median(device: &Device, repeats: usize, mut work: impl FnMut() -> Result<()>)
     Ok(all[all.len() / 2])
 }
 
-type Bench = (String, Box<dyn Fn(&Context) -> Result<Measured>>);
+type Bench = (String, Box<dyn Fn(&Context, &mut Written) -> Result<Measured>>);
+
+/// All of them.
+fn benches(context: &Context) -> Vec<Bench> {
+    let mut all = head::benches(context.quick);
+    all.extend(attention::benches(context));
+    all.extend(decode::benches(context.quick));
+    all.extend(train::benches(context.quick));
+    all
+}
+
+/// Their names.
+#[must_use]
+pub fn names(context: &Context) -> Vec<String> {
+    benches(context).into_iter().map(|(name, _)| name).collect()
+}
 
 /// Runs the benchmarks whose name holds `only`, and hands each line to `say`; how many ran. One that fails is said and
-/// does not stop the others.
+/// does not stop the others. Models have `layers` blocks where that is said; operations are counted of all.
 ///
 /// # Errors
 /// If a line cannot be written.
 pub fn run(
     context: &Context,
     only: Option<&str>,
+    layers: Option<usize>,
     say: &mut dyn FnMut(&Measured) -> std::io::Result<()>,
 ) -> Result<usize> {
-    let mut all: Vec<Bench> = head::benches(context.quick);
-    all.extend(attention::benches(context));
-    all.extend(decode::benches(context.quick));
-    all.extend(train::benches(context.quick));
-    let mut ran = 0;
-    for (name, bench) in all.into_iter().filter(|(name, _)| only.is_none_or(|part| name.contains(part))) {
+    let (mut ran, mut models) = (0, Written { layers, last: None });
+    for (name, bench) in
+        benches(context).into_iter().filter(|(name, _)| only.is_none_or(|part| name.contains(part)))
+    {
         burnish_device::release(&context.device);
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench(context))) {
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench(context, &mut models))) {
             Ok(Ok(measured)) => say(&measured).context("cannot write a row")?,
             Ok(Err(error)) => println!("{name:44} FAILED: {error:#}"),
             Err(_) => println!("{name:44} FAILED: panicked"),

@@ -6,13 +6,20 @@ use anyhow::{Context as _, Result};
 use burnish_config::{Command as _, SftOptions};
 use burnish_trainers::{Ranks, Sft, Trainer as _};
 
-use super::shape::{LARGE, LARGEST, MIDDLE, SMALL, TINY};
+use super::shape::{DELTA, LARGE, LARGEST, MIDDLE, MIXTURE, MIXTURE_IN_PART, MXFP4, SMALL, TINY, Written};
 use super::{Bench, Measured, Shape, gpu};
 use crate::Context;
 use crate::run::run;
 
 /// Steps that compile and tune, and are not counted.
 const WARM: u64 = 3;
+
+/// What attention gave is kept where blocks are recomputed.
+const KEPT_ATTENTION: (&str, &[&str]) = ("attention kept", &["--keep_attention=true"]);
+
+/// QLoRA.
+const NF4: (&str, &[&str]) =
+    ("NF4", &["--load_in_4bit=true", "--bnb_4bit_quant_type=nf4", "--bnb_4bit_use_double_quant=true"]);
 
 /// A training.
 #[derive(Clone, Copy)]
@@ -25,11 +32,13 @@ struct Case {
     accumulated: usize,
     /// Whether blocks are computed again in the backward pass.
     recompute: bool,
+    /// What else is asked for: how it is called, and the words.
+    more: Option<(&'static str, &'static [&'static str])>,
 }
 
 impl Case {
     fn new(shape: Shape, lora: bool) -> Self {
-        Self { shape, lora, rows: 4, accumulated: 1, recompute: true }
+        Self { shape, lora, rows: 4, accumulated: 1, recompute: true, more: None }
     }
 
     fn name(&self) -> String {
@@ -39,7 +48,8 @@ impl Case {
             n => format!(", {n} times {} rows", self.rows),
         };
         let kept = if self.recompute { "" } else { ", activations kept" };
-        format!("{} {what}{accumulated}{kept}, bf16", self.shape.name)
+        let more = self.more.map_or_else(String::new, |(name, _)| format!(", {name}"));
+        format!("{} {what}{accumulated}{kept}{more}, bf16", self.shape.name)
     }
 }
 
@@ -52,17 +62,26 @@ pub(super) fn benches(quick: bool) -> Vec<Bench> {
         }
     }
     // As others publish their speed: two rows of 2048 tokens, four times a step.
-    let published: &[Shape] = if quick { &[TINY] } else { &[SMALL, LARGE, LARGEST] };
+    let published: &[Shape] = match quick {
+        true => &[TINY],
+        false => &[SMALL, LARGE, LARGEST, DELTA, MIXTURE_IN_PART, MIXTURE, MXFP4],
+    };
     for &shape in published {
         let case = Case { rows: 2, accumulated: 4, ..Case::new(shape, true) };
         cases.extend([case, Case { recompute: false, ..case }]);
+        if [SMALL.name, LARGEST.name, TINY.name].contains(&shape.name) {
+            let more = [KEPT_ATTENTION, NF4];
+            cases.extend(more.map(|more| Case { more: Some(more), ..case }));
+        }
     }
-    let bench = |case: Case| -> Bench { (case.name(), Box::new(move |context| measure(context, &case))) };
+    let bench = |case: Case| -> Bench {
+        (case.name(), Box::new(move |context, models| measure(context, models, &case)))
+    };
     cases.into_iter().map(bench).collect()
 }
 
-fn measure(context: &Context, case: &Case) -> Result<Measured> {
-    let Case { shape, lora, rows, accumulated, recompute } = *case;
+fn measure(context: &Context, models: &mut Written, case: &Case) -> Result<Measured> {
+    let Case { shape, lora, rows, accumulated, recompute, more } = *case;
     let (length, steps) = match (context.quick, accumulated) {
         (true, _) => (128, 5),
         (false, 1) => (2048, 12),
@@ -70,8 +89,8 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
     };
     let all_rows = rows * accumulated;
     let folder = tempfile::tempdir()?;
-    let (model, data) = (folder.path().join("model"), folder.path().join("rows.jsonl"));
-    shape.write(&model, &context.data("examples/base")?)?;
+    let data = folder.path().join("rows.jsonl");
+    let model = models.folder(&shape, &context.data("examples/base")?)?;
     let mut file = std::fs::File::create(&data)?;
     let sentence = "The quick brown fox jumps over the lazy dog while the cow sleeps in the barn. ";
     for row in 0..(steps + 2) * all_rows * 4 {
@@ -97,6 +116,7 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
         "--disable_tqdm=true".to_owned(),
         "--learning_rate=1e-5".to_owned(),
     ];
+    words.extend(more.into_iter().flat_map(|(_, words)| words.iter().map(|&word| word.to_owned())));
     if lora {
         words.extend(
             [

@@ -9,6 +9,7 @@
 mod assembled;
 mod machine;
 mod own_kernels;
+mod sizes;
 mod step_counts;
 mod training;
 mod vulkan;
@@ -83,6 +84,13 @@ pub(crate) struct Options {
     /// against the plan.
     #[arg(long)]
     train: bool,
+    /// Run the benchmarks of published sizes instead of the checks, a few blocks of each model, by kernels that do nothing: what
+    /// fails before a device would compute, and launches that none takes.
+    #[arg(long, conflicts_with_all = ["train", "trl", "decoding", "vulkan"])]
+    sizes: bool,
+    /// With `--sizes`: a folder for the kernels that were compiled, as the hardware's code, which `gpu-bundle --kernels` takes.
+    #[arg(long, requires = "sizes")]
+    kernels: Option<PathBuf>,
     /// Checks at a time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -133,6 +141,9 @@ impl Options {
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     if options.train {
         return training::run(root, &Machine::new(root, options)?, options);
+    }
+    if options.sizes {
+        return sizes::run(root, &Machine::new(root, options)?, options);
     }
     let output = root.join(&options.output);
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;

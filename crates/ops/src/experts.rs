@@ -76,7 +76,13 @@ pub struct Experts {
     pub gate: ExpertGate,
     /// What the operands of products are on the CPU; on other devices that is the weight's dtype.
     pub compute: Compute,
+    /// Elements of a stack in fewer bits that are widened together for a product on a GPU, if one matrix has not more:
+    /// [`WIDENED_TOGETHER`] but for tests.
+    pub widened_together: usize,
 }
+
+/// Elements of experts in fewer bits that a GPU widens together: 256 MiB in 16 bits.
+pub const WIDENED_TOGETHER: usize = 1 << 27;
 
 impl Experts {
     /// Experts, features of a token, features between the layers.

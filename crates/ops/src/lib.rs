@@ -104,7 +104,7 @@ pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use documents::Documents;
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
-pub use experts::{ExpertLayer, ExpertLowRank, Experts, experts, experts_decode};
+pub use experts::{ExpertLayer, ExpertLowRank, Experts, WIDENED_TOGETHER, experts, experts_decode};
 pub use gated_norm::{GroupNorm, gated_norm};
 #[cfg(feature = "cube")]
 pub use head::resting_logits;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 use burnish_core::{Activation, Compute, ExpertGate, RouterRule, RouterScores};
 use burnish_ops::{
-    AnyTensor, ExpertLayer, ExpertLowRank, Experts, OpsError, RouterBalance, Routing, experts,
-    experts_decode, gpu, reference, route,
+    AnyTensor, ExpertLayer, ExpertLowRank, Experts, OpsError, RouterBalance, Routing, WIDENED_TOGETHER,
+    experts, experts_decode, gpu, reference, route,
 };
 
 use crate::case::{Body, Case, Input, assert_close, device, tensor, to_f64};
@@ -49,7 +49,13 @@ fn case(rule: RouterRule, gate: ExpertGate, has: Has) -> Case {
             let low_rank = has.lora.then(|| ExpertLowRank { a: next(), b: next(), scale: 0.7 });
             ExpertLayer { weight, bias, low_rank }
         };
-        let layers = Experts { gate_up: layer(), down: layer(), gate, compute: Compute::Fp32 };
+        let layers = Experts {
+            gate_up: layer(),
+            down: layer(),
+            gate,
+            compute: Compute::Fp32,
+            widened_together: WIDENED_TOGETHER,
+        };
         let routed = |body| match body {
             Body::Reference => reference::route(&logits, &rule),
             _ => route(&logits, None, &rule, None),
@@ -114,6 +120,7 @@ fn layers(count: usize, hidden: usize, inner: usize) -> Experts {
         down: layer("down", &[count, hidden, inner]),
         gate: ExpertGate::Halves(Activation::Silu),
         compute: Compute::Fp32,
+        widened_together: WIDENED_TOGETHER,
     }
 }
 

@@ -7,8 +7,8 @@ use burn::tensor::{DType, FloatDType};
 use burnish_core::random::Stream;
 use burnish_core::{Activation, Compute, Dtype, ExpertGate, PackedRows};
 use burnish_ops::{
-    AnyTensor, ExpertLayer, Experts, Linear, LinearInput, LowRank, Routing, column_norms, gpu, linears,
-    linears_decode, row_norms,
+    AnyTensor, ExpertLayer, Experts, Linear, LinearInput, LowRank, Routing, WIDENED_TOGETHER, column_norms,
+    gpu, linears, linears_decode, row_norms,
 };
 
 use crate::case::device;
@@ -147,6 +147,7 @@ fn experts_are_widened_one_by_one() {
             down: stack("down", [hidden, inner]),
             gate: ExpertGate::Halves(Activation::Silu),
             compute: Compute::Fp32,
+            widened_together: WIDENED_TOGETHER,
         };
         let x = tensor("x", [tokens, hidden]).leaf();
         let y = gpu::experts(&x, &routing, &experts).unwrap();

@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use burnish_comm::{World, local};
 use burnish_core::random::Stream;
 use burnish_core::{Compute, ELSEWHERE, ExpertGate};
-use burnish_ops::{Activation, AnyTensor, ExpertLayer, Experts, Routing, experts};
+use burnish_ops::{Activation, AnyTensor, ExpertLayer, Experts, Routing, WIDENED_TOGETHER, experts};
 use burnish_tp::{Split, TokenDispatcher, Tp};
 
 use crate::case::{distance, to_f64};
@@ -75,7 +75,7 @@ fn made(there: &TokenDispatcher, received: &AnyTensor, rank: usize) -> Result<An
     };
     let gate = ExpertGate::Halves(Activation::Silu);
     let (gate_up, down) = (layer(4, FEATURES), layer(FEATURES, 2));
-    let layers = Experts { gate_up, down, gate, compute: Compute::Fp32 };
+    let layers = Experts { gate_up, down, gate, compute: Compute::Fp32, widened_together: WIDENED_TOGETHER };
     let routing = Routing { weights: zeros(&[0, PER_TOKEN]), experts: there.experts().clone().into() };
     Ok(experts(received, &routing, &layers)?)
 }

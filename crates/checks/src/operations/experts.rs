@@ -3,8 +3,8 @@
 use burn::tensor::DType;
 use burnish_core::{Compute, ExpertGate, Quantization, RouterRule, RouterScores, Scheme};
 use burnish_ops::{
-    Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, experts, experts_decode, reference,
-    route,
+    Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, WIDENED_TOGETHER, experts,
+    experts_decode, reference, route,
 };
 
 use super::{Bound, check, name_of};
@@ -21,6 +21,8 @@ struct With {
     first: usize,
     /// Weights rest in four bits.
     packed: bool,
+    /// Elements of them that are widened together.
+    widened_together: usize,
     /// As a step of decoding.
     decodes: bool,
 }
@@ -34,6 +36,7 @@ const PLAIN: With = With {
     lora: false,
     first: 0,
     packed: false,
+    widened_together: WIDENED_TOGETHER,
     decodes: false,
 };
 
@@ -70,7 +73,13 @@ fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) ->
             bias: with.bias.then(&mut next),
             low_rank: with.lora.then(|| ExpertLowRank { a: next(), b: next(), scale: 0.7 }),
         };
-        let layers = Experts { gate_up: layer(), down: layer(), gate: with.gate, compute: Compute::Fp32 };
+        let layers = Experts {
+            gate_up: layer(),
+            down: layer(),
+            gate: with.gate,
+            compute: Compute::Fp32,
+            widened_together: with.widened_together,
+        };
         let routing = match body {
             Body::Device => route(&logits, None, &with.rule, None),
             Body::Reference => reference::route(&logits, &with.rule),
@@ -96,8 +105,13 @@ fn single(dtype: DType) -> Case {
     ];
     let run = move |body: Body, t: &[AnyTensor]| {
         let layer = |weight: &AnyTensor| ExpertLayer { weight: weight.clone(), bias: None, low_rank: None };
-        let layers =
-            Experts { gate_up: layer(&t[2]), down: layer(&t[3]), gate: PLAIN.gate, compute: Compute::Fp32 };
+        let layers = Experts {
+            gate_up: layer(&t[2]),
+            down: layer(&t[3]),
+            gate: PLAIN.gate,
+            compute: Compute::Fp32,
+            widened_together: WIDENED_TOGETHER,
+        };
         let routing = Routing { weights: t[1].clone(), experts: vec![1; tokens].into() };
         match body {
             Body::Device => experts(&t[0], &routing, &layers),
@@ -123,6 +137,11 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         ("LoRA, by SparseMixer", With { rule: mixer, lora: true, ..PLAIN }),
         ("LoRA on NF4", With { lora: true, packed: true, ..PLAIN }),
+        // Of the first layer's four experts one at a time, of the second's three and one.
+        (
+            "LoRA and biases on NF4, by blocks",
+            With { lora: true, bias: true, packed: true, widened_together: 9216, ..PLAIN },
+        ),
     ];
     let mut all = Vec::new();
     for dtype in [DType::F32, DType::BF16] {

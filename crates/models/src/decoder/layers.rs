@@ -8,7 +8,7 @@ use burnish_core::random::Stream;
 use burnish_core::{Compute, LinearPart, LinearParts, LoraParts, RouterRule};
 use burnish_ops::{
     AnyTensor, Dropout, EmbeddingLowRank, ExpertLayer, ExpertLowRank, Experts, HeadNorm, Linear, LowRank,
-    Magnitude, OpsError, layer_norm, rms_norm, row_norms,
+    Magnitude, OpsError, WIDENED_TOGETHER, layer_norm, rms_norm, row_norms,
 };
 use burnish_peft::Change;
 
@@ -541,7 +541,13 @@ impl Mixture {
         let shared_gate = if self.shared_gate.is_some() { next()? } else { None };
         Ok(MixtureTensors {
             router: router.expect("invariant: every mixture has it"),
-            experts: Experts { gate_up, down, gate: spec.gate, compute: how.compute },
+            experts: Experts {
+                gate_up,
+                down,
+                gate: spec.gate,
+                compute: how.compute,
+                widened_together: WIDENED_TOGETHER,
+            },
             rule: spec.rule,
             weighs_inputs: spec.weighs_inputs,
             correction,

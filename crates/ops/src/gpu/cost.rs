@@ -754,9 +754,12 @@ pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
 /// Matrices of a stack of so many elements each that are widened together.
 #[must_use]
 pub fn widened_together(each: usize) -> usize {
-    /// Elements, if one matrix has not more.
-    const MOST: usize = 1 << 27;
-    (MOST / each.max(1)).max(1)
+    matrices_of(crate::WIDENED_TOGETHER, each)
+}
+
+/// Matrices of so many elements each that have `most` together, or one.
+pub(crate) fn matrices_of(most: usize, each: usize) -> usize {
+    (most / each.max(1)).max(1)
 }
 
 /// `pieces` of a weight in `resting` bytes, each widened by itself to elements of `bytes` for products.

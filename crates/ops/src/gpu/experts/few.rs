@@ -54,8 +54,9 @@ pub(super) fn experts(
     }
     let run = || -> Result<Option<AnyTensor>, OpsError> {
         let ([count, ..], weights) = (experts.sizes()?, wide::<2>(&routing.weights.plain())?);
-        let [up, down] = [&experts.gate_up, &experts.down]
-            .map(|layer| Layer::new(layer, &layer.parts().map(|_, part| part.plain()), compute));
+        let [up, down] = [&experts.gate_up, &experts.down].map(|layer| {
+            Layer::new(layer, &layer.parts().map(|_, part| part.plain()), (compute, experts.widened_together))
+        });
         let (up, down) = (up?, down?);
         let chosen = ids_of(&routing.experts, x);
         let of = FewPlaces { chosen: &chosen, experts: count, each: weights.dims()[1] };

@@ -8,7 +8,7 @@ use burnish_core::{Compute, ELSEWHERE, LinearPart, LinearParts, expert_tiles};
 
 use super::groups;
 use crate::experts::{ExpertLayer, Experts};
-use crate::gpu::cost::widened_together;
+use crate::gpu::cost::matrices_of;
 use crate::gpu::kernels::{
     Beside, ExpertGateBackward, ExpertRows, GROUP_ROWS, Stack, expert_gate, expert_gate_backward, integers,
     multiplies, multiply_groups, sorts_experts, sum_groups,
@@ -42,6 +42,8 @@ pub(super) struct Layer {
     /// `[experts, out]`, in f32.
     pub(super) bias: Option<Tensor<2>>,
     pub(super) low: Option<Low>,
+    /// See [`Experts::widened_together`].
+    pub(super) widened_together: usize,
     /// In which rows and weight are multiplied, and the adapter's.
     pub(super) factors: DType,
     pub(super) low_factors: DType,
@@ -66,7 +68,7 @@ impl Layer {
     pub(super) fn new(
         layer: &ExpertLayer,
         plain: &LinearParts<AnyTensor>,
-        compute: Compute,
+        (compute, widened_together): (Compute, usize),
     ) -> Result<Self, OpsError> {
         let experts = plain.weight.shape()[0];
         let low_factors = product::factors(DType::F32, DType::F32, compute);
@@ -83,6 +85,7 @@ impl Layer {
         Ok(Self {
             bias: plain.bias.as_ref().map(wide::<2>).transpose()?,
             low,
+            widened_together,
             factors: factors(&plain.weight, compute),
             low_factors,
             weight: plain.weight.clone(),
@@ -98,7 +101,11 @@ impl Layer {
     fn blocks(&self) -> Vec<Range<usize>> {
         let shape = self.weight.shape();
         let (experts, each) = (shape[0], shape[1..].iter().product::<usize>());
-        let together = if self.weight.as_packed().is_some() { widened_together(each) } else { experts };
+        let together = if self.weight.as_packed().is_some() {
+            matrices_of(self.widened_together, each)
+        } else {
+            experts
+        };
         (0..experts).step_by(together).map(|first| first..experts.min(first + together)).collect()
     }
 
@@ -244,7 +251,7 @@ fn grouped(
         let mut rest = plain[2..].iter().cloned();
         let [up, down] = [&layers.gate_up, &layers.down].map(|layer| {
             let parts = layer.parts().fill(&mut rest);
-            Layer::new(layer, &parts, compute)
+            Layer::new(layer, &parts, (compute, layers.widened_together))
         });
         let (up, down) = (up?, down?);
         let mut asked = wanted[2..].iter().copied();

@@ -1,5 +1,6 @@
 //! Mixtures of experts: files, adapters, what trains, the loss that balances them.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -47,6 +48,36 @@ fn adapters_on_experts_merge() {
             WeightFolder::open(path).unwrap().names().map(str::to_owned).collect()
         };
         assert_eq!(names(&path), names(&base));
+    }
+}
+
+/// Files have an expert's matrices one behind the other, of two stacks by turns: each stack is read once, however many
+/// experts there are, and the folder is what it was.
+#[test]
+fn stacks_of_experts_are_read_once_to_be_written() {
+    for name in ["qwen3-moe", "qwen2-moe", "mixtral", "deepseek-v3"] {
+        let base = fixtures().join(name);
+        let folder = ModelFolder::open(&base).unwrap();
+        let model = Model::load(&folder, &Tuning::Full, Dtype::F32, 0, &device()).unwrap();
+        let registry = model.parameters.registry();
+        let reads: Vec<Cell<usize>> = registry.iter().map(|_| Cell::new(0)).collect();
+        let (_guard, path, mut writer) = target();
+        let rows = |index: usize| std::iter::once(0..registry.at(index).shape[0]).collect();
+        let value = |index: usize| {
+            reads[index].update(|count| count + 1);
+            let values = model.parameters.read(index).to_f32();
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            Ok(HostTensor::new(Dtype::F32, &registry.at(index).shape, bytes).unwrap())
+        };
+        folder.write(&mut writer, registry, registry.len(), Dtype::F32, false, rows, value).unwrap();
+        writer.commit().unwrap();
+        for (parameter, count) in registry.iter().zip(&reads) {
+            assert_eq!(count.get(), usize::from(parameter.alias_of.is_none()), "{name}: {}", parameter.name);
+        }
+        let (theirs, ours) = (open(&base), open(&path));
+        for name in theirs.names() {
+            assert_eq!(ours.read(name).unwrap(), theirs.read(name).unwrap().cast(Dtype::F32), "{name}");
+        }
     }
 }
 

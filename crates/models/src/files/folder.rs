@@ -18,7 +18,7 @@ use crate::decoder::adapter::SCORING_TASK;
 use crate::decoder::blueprint::is_correction;
 use crate::error::WeightFault;
 use crate::files::packed::{self, Declared, PackedFault, Packing, QUANTIZATION_CONFIG, widened};
-use crate::files::pieces::{Piece, bytes_of, read_pieces};
+use crate::files::pieces::{Piece, Stacks, bytes_of, read_pieces};
 use crate::spec::config::ConfigFile;
 use crate::spec::names::{ExpertFiles, QkvNames};
 use crate::spec::{KeysValues, LayerSpec, Output, SCORING};
@@ -633,15 +633,14 @@ impl ModelFolder {
         let writes_others = rows(0).iter().any(|rows| rows.contains(&0));
         specs.extend(others);
         let index = |spec: &TensorSpec| written.get(spec.name.as_str()).copied();
-        // A stacked parameter is asked for once, though many tensors are made of it.
-        let mut last: Option<(usize, HostTensor)> = None;
+        let held = |(index, piece): &(usize, Piece)| rows(*index).iter().any(|rows| rows.contains(&piece.at));
+        let mut stacks = Stacks::new(pieces.values().filter(|own| held(own)).map(|(index, _)| *index));
         writer.tensor_ranges::<ModelError>(
             "model",
             &specs,
             |spec| match index(spec) {
-                _ if let Some((index, piece)) = pieces.get(spec.name.as_str()) => {
-                    let held = rows(*index).iter().any(|rows| rows.contains(&piece.at));
-                    std::iter::once(0..spec.rows()).filter(|_| held).collect()
+                _ if let Some(own) = pieces.get(spec.name.as_str()) => {
+                    std::iter::once(0..spec.rows()).filter(|_| held(own)).collect()
                 }
                 Some(index) => rows(index),
                 None if writes_others => std::iter::once(0..spec.rows()).collect(),
@@ -649,12 +648,9 @@ impl ModelFolder {
             },
             |spec, _| {
                 if let Some((index, piece)) = pieces.get(spec.name.as_str()) {
-                    let (_, tensor) = match last.take().filter(|(of, _)| of == index) {
-                        Some(known) => last.insert(known),
-                        None => last.insert((*index, value(*index)?.cast(dtype))),
-                    };
-                    let shape = &registry.at(*index).shape;
-                    return Ok(Cow::Owned(bytes_of(tensor, &rows(*index), piece, shape)));
+                    let of =
+                        |all: &HostTensor| bytes_of(all, &rows(*index), piece, &registry.at(*index).shape);
+                    return Ok(Cow::Owned(stacks.next(*index, || Ok(value(*index)?.cast(dtype)), of)?));
                 }
                 let Some(index) = index(spec) else {
                     let weights = self.weights.as_ref().expect("invariant: other parts are in the files");
@@ -739,9 +735,10 @@ impl ModelFolder {
         let dtype_of = |p: &Parameter| dtype.or_else(|| in_files(p)).unwrap_or(p.precision.store);
         // By the name of a tensor: the parameter that it is made of, and what it is of it.
         let mut made_of: BTreeMap<String, (&Parameter, Made)> = BTreeMap::new();
-        let mut specs = Vec::new();
+        let (mut specs, mut of_pieces) = (Vec::new(), Vec::new());
         for &p in parameters {
             let pieces = self.pieces(p);
+            of_pieces.extend(pieces.iter().map(|_| p.name.clone()));
             let (name, dtype) = (named(p), dtype_of(p));
             let all: Vec<(String, Vec<usize>, Option<Piece>)> = if pieces.is_empty() {
                 vec![(name, p.shape.clone(), None)]
@@ -772,7 +769,7 @@ impl ModelFolder {
         }
         writer.set_max_shard_size(QUANTIZED_SHARD);
         let mut ready: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        let mut last: Option<(String, HostTensor)> = None;
+        let mut stacks = Stacks::new(of_pieces);
         writer.tensors_from::<ModelError>("model", &specs, |spec| {
             if let Some(bytes) = ready.remove(&spec.name) {
                 return Ok(Cow::Owned(bytes));
@@ -781,14 +778,13 @@ impl ModelFolder {
             let dtype = matrix.as_ref().map_or(spec.dtype, |matrix| matrix.dtype);
             let tensor = match piece {
                 None => value(parameter)?.cast(dtype),
-                // A stacked parameter is asked for once, though many tensors are made of it.
                 Some(piece) => {
-                    if last.as_ref().is_none_or(|(name, _)| *name != parameter.name) {
-                        last = Some((parameter.name.clone(), value(parameter)?.cast(dtype)));
-                    }
-                    let (_, whole) = last.as_ref().expect("invariant: just put there");
                     let held = 0..rows_in(parameter);
-                    let bytes = bytes_of(whole, std::slice::from_ref(&held), piece, &parameter.shape);
+                    let of = |all: &HostTensor| {
+                        bytes_of(all, std::slice::from_ref(&held), piece, &parameter.shape)
+                    };
+                    let whole = || Ok(value(parameter)?.cast(dtype));
+                    let bytes = stacks.next(parameter.name.clone(), whole, of)?;
                     HostTensor::new(dtype, &piece.shape, bytes)?
                 }
             };

@@ -1,5 +1,6 @@
 //! Parameters that files have in several tensors: matrices of experts, norms of heads, of which a parameter stacks all.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burnish_core::{Dtype, Parameter, Role};
@@ -100,6 +101,43 @@ pub(crate) fn read_pieces(
     }
     let made = HostTensor::new(store, &shape, bytes);
     Ok(made.map_err(|e: WeightFileError| e)?)
+}
+
+/// Stacked parameters while their pieces are written, in whatever order files have those: a mixture's two stacks come by turns.
+/// Each is asked for once, and kept until its last piece.
+pub(crate) struct Stacks<K> {
+    /// Pieces that are still to come.
+    left: BTreeMap<K, usize>,
+    held: BTreeMap<K, HostTensor>,
+}
+
+impl<K: Ord + Clone> Stacks<K> {
+    /// Of the parameter of each piece.
+    pub(crate) fn new(pieces: impl IntoIterator<Item = K>) -> Self {
+        let mut left = BTreeMap::new();
+        pieces.into_iter().for_each(|of| *left.entry(of).or_default() += 1);
+        Self { left, held: BTreeMap::new() }
+    }
+
+    /// What `take` makes of the parameter of the next piece, which `value` gives the first time.
+    pub(crate) fn next<T>(
+        &mut self,
+        of: K,
+        value: impl FnOnce() -> Result<HostTensor, ModelError>,
+        take: impl FnOnce(&HostTensor) -> T,
+    ) -> Result<T, ModelError> {
+        let tensor = match self.held.remove(&of) {
+            Some(held) => held,
+            None => value()?,
+        };
+        let taken = take(&tensor);
+        let left = self.left.entry(of.clone()).or_default();
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            self.held.insert(of, tensor);
+        }
+        Ok(taken)
+    }
 }
 
 /// A piece's bytes of what a rank holds, whole experts or heads (`held`, ascending) of a stacked parameter one after

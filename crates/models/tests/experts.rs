@@ -74,7 +74,7 @@ fn stacks_of_experts_are_read_once_to_be_written() {
         for (parameter, count) in registry.iter().zip(&reads) {
             assert_eq!(count.get(), usize::from(parameter.alias_of.is_none()), "{name}: {}", parameter.name);
         }
-        let (theirs, ours) = (open(&base), open(&path));
+        let [theirs, ours] = [&base, &path].map(|path| WeightFolder::open(path).unwrap());
         for name in theirs.names() {
             assert_eq!(ours.read(name).unwrap(), theirs.read(name).unwrap().cast(Dtype::F32), "{name}");
         }

@@ -116,9 +116,10 @@ impl Options {
 
     /// The group of checks.
     fn group(&self) -> &'static str {
-        match (self.trl, self.decoding) {
-            (true, _) => RECORDED,
-            (_, true) => DECODING,
+        match self {
+            Self { trl: true, .. } => RECORDED,
+            Self { decoding: true, .. } => DECODING,
+            Self { sizes: true, .. } => sizes::BENCH,
             _ => OPERATIONS,
         }
     }

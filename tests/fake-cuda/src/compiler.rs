@@ -68,7 +68,7 @@ impl Real {
             return None;
         }
         macro_rules! function {
-            ($name:literal, $ty:ty) => {{
+            ($name:expr, $ty:ty) => {{
                 // SAFETY: the library is open, and stays so.
                 let found = unsafe { dlsym(library, $name.as_ptr()) };
                 if found.is_null() {
@@ -78,15 +78,15 @@ impl Real {
                 unsafe { std::mem::transmute::<*mut c_void, $ty>(found) }
             }};
         }
+        let [size, code] = match assembled() {
+            false => [c"nvrtcGetPTXSize", c"nvrtcGetPTX"],
+            true => [c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN"],
+        };
         Some(Self {
             create: function!(c"nvrtcCreateProgram", Create),
             compile: function!(c"nvrtcCompileProgram", Compile),
-            ptx_size: if assembled() {
-                function!(c"nvrtcGetCUBINSize", Size)
-            } else {
-                function!(c"nvrtcGetPTXSize", Size)
-            },
-            ptx: if assembled() { function!(c"nvrtcGetCUBIN", Get) } else { function!(c"nvrtcGetPTX", Get) },
+            ptx_size: function!(size, Size),
+            ptx: function!(code, Get),
             log_size: function!(c"nvrtcGetProgramLogSize", Size),
             log: function!(c"nvrtcGetProgramLog", Get),
             destroy: function!(c"nvrtcDestroyProgram", Destroy),

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::machine::Machine;
 use super::ways::Outcome;
-use super::{CHECKS, Options, all};
+use super::{CHECKS, Options, all, listed};
 
 /// The group of benchmarks.
-const BENCH: &str = "bench";
+pub(super) const BENCH: &str = "bench";
 /// Blocks of each model: one of each kind.
 const BLOCKS: &str = "4";
 /// What the host reads of a device that computed nothing: steps go on with it.
@@ -26,7 +26,7 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
     let kernels = options.kernels.as_deref().map(made).transpose()?;
     let command = |arguments: &[&str]| {
         let mut command = machine.command(&program);
-        command.args([BENCH, "--device", "cuda", "--data"]).arg(root).args(arguments);
+        command.args([options.group(), "--device", "cuda", "--data"]).arg(root).args(arguments);
         command.env("FAKE_CUDA_SKIP", "all").env("FAKE_CUDA_ANSWER", READ).env_remove("FAKE_CUDA_MODULES");
         command.env("FAKE_CUDA_MEMORY", DEVICE.to_string());
         if let Some(kernels) = &kernels {
@@ -34,14 +34,7 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
         }
         command
     };
-    let listed = command(&["--list"]).output().context("cannot list the benchmarks")?;
-    let listed = String::from_utf8(listed.stdout)?;
-    let named = listed.lines().filter_map(|line| line.strip_prefix(BENCH)).map(str::trim_start);
-    let names: Vec<String> = named
-        .filter(|name| options.only.as_ref().is_none_or(|part| name.contains(part.as_str())))
-        .map(str::to_owned)
-        .collect();
-    ensure!(!names.is_empty(), "no benchmark's name holds {:?}", options.only.as_deref().unwrap_or_default());
+    let names = listed(command(&[]), options)?;
     println!("== sizes, {}, {BLOCKS} blocks, kernels that do nothing", options.target());
     let found =
         all(&names, options.jobs, |name| ended(name, command(&["--layers", BLOCKS, "--only", name])))?;

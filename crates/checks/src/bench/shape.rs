@@ -142,14 +142,17 @@ impl Written {
     /// # Errors
     /// If a file cannot be read or written.
     pub(super) fn folder(&mut self, shape: &Shape, tokenizer: &Path) -> Result<&Path> {
-        if self.last.as_ref().is_none_or(|(name, _)| *name != shape.name) {
-            self.last = None;
-            let folder = tempfile::tempdir()?;
-            let shape = Shape { layers: self.layers.unwrap_or(shape.layers), ..*shape };
-            shape.write(folder.path(), tokenizer)?;
-            self.last = Some((shape.name, folder));
-        }
-        self.last.as_ref().map(|(_, folder)| folder.path()).context("a folder that was just written")
+        // Another shape's folder goes before this one's is written.
+        let last = match self.last.take().filter(|(name, _)| *name == shape.name) {
+            Some(last) => last,
+            None => {
+                let folder = tempfile::tempdir()?;
+                let shape = Shape { layers: self.layers.unwrap_or(shape.layers), ..*shape };
+                shape.write(folder.path(), tokenizer)?;
+                (shape.name, folder)
+            }
+        };
+        Ok(self.last.insert(last).1.path())
     }
 }
 
@@ -416,10 +419,11 @@ impl Shape {
         let mut header = Map::new();
         header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
         let mut at = 0;
-        for Tensor { name, shape, fill, .. } in &tensors {
-            let end = at + fill.dtype().1 * shape.iter().product::<usize>();
-            let entry = json!({"dtype": fill.dtype().0, "shape": shape, "data_offsets": [at, end]});
-            header.insert(name.clone(), entry);
+        for tensor in &tensors {
+            let end = at + tensor.bytes();
+            let entry =
+                json!({"dtype": tensor.fill.dtype().0, "shape": tensor.shape, "data_offsets": [at, end]});
+            header.insert(tensor.name.clone(), entry);
             at = end;
         }
         let mut header = serde_json::to_vec(&Value::Object(header))?;

@@ -103,15 +103,15 @@ pub(crate) fn read_pieces(
     Ok(made.map_err(|e: WeightFileError| e)?)
 }
 
-/// Stacked parameters while their pieces are written, in whatever order files have those: a mixture's two stacks come by turns.
+/// Parameters while the pieces that files have them in are written, in whatever order: a mixture's two stacks come by turns.
 /// Each is asked for once, and kept until its last piece.
-pub(crate) struct Stacks<K> {
+pub(crate) struct Stacks<K, V> {
     /// Pieces that are still to come.
     left: BTreeMap<K, usize>,
-    held: BTreeMap<K, HostTensor>,
+    held: BTreeMap<K, V>,
 }
 
-impl<K: Ord + Clone> Stacks<K> {
+impl<K: Ord + Clone, V> Stacks<K, V> {
     /// Of the parameter of each piece.
     pub(crate) fn new(pieces: impl IntoIterator<Item = K>) -> Self {
         let mut left = BTreeMap::new();
@@ -123,18 +123,18 @@ impl<K: Ord + Clone> Stacks<K> {
     pub(crate) fn next<T>(
         &mut self,
         of: K,
-        value: impl FnOnce() -> Result<HostTensor, ModelError>,
-        take: impl FnOnce(&HostTensor) -> T,
+        value: impl FnOnce() -> Result<V, ModelError>,
+        take: impl FnOnce(&V) -> T,
     ) -> Result<T, ModelError> {
-        let tensor = match self.held.remove(&of) {
+        let whole = match self.held.remove(&of) {
             Some(held) => held,
             None => value()?,
         };
-        let taken = take(&tensor);
+        let taken = take(&whole);
         let left = self.left.entry(of.clone()).or_default();
         *left = left.saturating_sub(1);
         if *left > 0 {
-            self.held.insert(of, tensor);
+            self.held.insert(of, whole);
         }
         Ok(taken)
     }

@@ -24,6 +24,7 @@ use self::names::{Part, Tensors};
 use self::streamed::{Failed, FileParameters, FolderParameters};
 use crate::files::folder::ModelFolder;
 use crate::files::load::{Model, ModelPlan, Tuning};
+use crate::files::pieces::Stacks;
 use crate::{Blueprint, Decoder, ModelError, Spec};
 
 pub use self::adapter::GgufAdapterExport;
@@ -151,18 +152,17 @@ impl GgufExport {
         let planned = self.planned();
         let specs: Vec<TensorSpec> = planned.iter().map(|own| own.spec.clone()).collect();
         let mut writer = GgufWriter::create(path, &self.metadata(name, pre, &specs)?, specs)?;
-        let mut last: Option<(usize, Vec<f32>)> = None;
+        let mut stacks = Stacks::new(planned.iter().filter_map(|own| match own.from {
+            From::Parameter(index, _) => Some(index),
+            From::Values(_) => None,
+        }));
         let work = Work::begin(format!("writing {name}"), Unit::Tensors, planned.len() as u64);
         for own in &planned {
             let values = match &own.from {
                 From::Values(values) => values.clone(),
                 From::Parameter(index, part) => {
-                    // A stack of experts is asked for once, though two tensors are made of it.
-                    let (_, values) = match last.take().filter(|(of, _)| of == index) {
-                        Some(known) => last.insert(known),
-                        None => last.insert((*index, self.values(*index)?)),
-                    };
-                    part_of(values, self.registry().at(*index), part)
+                    let of = |values: &Vec<f32>| part_of(values, self.registry().at(*index), part);
+                    stacks.next(*index, || self.values(*index), of)?
                 }
             };
             writer.write(&encoded(&own.spec, &values)?)?;

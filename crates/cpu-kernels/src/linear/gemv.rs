@@ -172,23 +172,48 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
     }
 }
 
-/// Rows are taken a few at a time, and of many tokens ([`FEW_INT8`]) [`FEW`].
+/// Rows of an input, of fp32 or of words as a product multiplies them.
+#[derive(Clone, Copy)]
+pub(super) struct Tokens {
+    first: Ptr,
+    pub(super) place: TileLayout,
+}
+
+impl Tokens {
+    /// Rows of `k`, one behind the other.
+    pub(super) fn rows(first: Ptr, k: usize) -> Self {
+        Self { first, place: TileLayout::rows(k) }
+    }
+
+    /// Column `j` of row `t`.
+    #[inline(always)]
+    pub(super) fn at(self, t: usize, j: usize) -> *const f32 {
+        let TileLayout { width, block, row } = self.place;
+        self.first.0.wrapping_add(j / width * block + t * row + j % width)
+    }
+}
+
+/// Rows are taken a few at a time, and of many tokens ([`FEW_INT8`]) [`FEW`], which lie as rows.
 #[inline(always)]
 pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
     n: usize,
     k: usize,
     tokens: usize,
     w: *const E,
-    x: *const f32,
+    x: Tokens,
     y: *mut f32,
     ldy: usize,
 ) {
     for t in (0..tokens).step_by(FEW) {
-        let (m, x, y) = ((tokens - t).min(FEW), x.add(t * k), y.add(t * ldy));
+        let (m, y) = ((tokens - t).min(FEW), y.add(t * ldy));
+        let first = x.at(t, 0);
         if S::N <= 8 && m > TOKENS {
+            let x = Tokens { first: Ptr(first.cast_mut()), ..x };
             many_tokens::dots::<S, P, E>(n, k, m, w, x, y, ldy);
             continue;
         }
+        debug_assert_eq!(x.place.row, k, "a tile's tokens are rows");
+        let x = first;
         let mut r = 0;
         while r + ROWS <= n {
             rows::<S, P, E, ROWS>(k, m, w.add(r * k), x, y.add(r), ldy);
@@ -207,14 +232,15 @@ dispatch! {
     /// them.
     ///
     /// # Safety
-    /// `w` is `[n, k]`, `x` `[tokens, k]`; `y` has `tokens` rows of `n` at stride `ldy`.
+    /// `w` is `[n, k]`, `x` `[tokens, k]` in rows, or as [`many_tokens`] has them where it applies; `y` has `tokens` rows of
+    /// `n` at stride `ldy`.
     unsafe fn dots = dots_body [P: Product, E: Element] [P, E] (
-        n: usize, k: usize, tokens: usize, w: *const E, x: *const f32, y: *mut f32, ldy: usize
+        n: usize, k: usize, tokens: usize, w: *const E, x: Tokens, y: *mut f32, ldy: usize
     )
 }
 
-/// `n` rows of a weight from row `at` on; `words` are the rows of `x` in pairs of bfloat16, or null where products are of
-/// fp32; `eights` in eight bits, where some weight is multiplied so.
+/// `n` rows of a weight from row `at` on; `words` are the rows of `x` in pairs of bfloat16, where those are multiplied;
+/// `eights` in eight bits, where some weight is multiplied so.
 ///
 /// # Safety
 /// As [`dots`]; pairs are of an even `k`.
@@ -225,24 +251,24 @@ unsafe fn weight_dots(
     n: usize,
     k: usize,
     tokens: usize,
-    x: *const f32,
-    words: *const f32,
+    x: Tokens,
+    words: Option<Tokens>,
     eights: Int8Rows,
     y: *mut f32,
     ldy: usize,
 ) {
-    match w {
-        Weight::Packed(part) if !eights.is_none() && int8::multiplies(w) => {
+    match (w, words) {
+        (Weight::Packed(part), _) if !eights.is_none() && int8::multiplies(w) => {
             eights.dots(isa, part, at, n, k, tokens, y, ldy);
         }
-        Weight::Bf16(w) if !words.is_null() => {
+        (Weight::Bf16(w), Some(words)) => {
             let pairs = w.as_ptr().add(at * k).cast::<f32>();
             dots::<Bf16Dot, _>(isa, n, k / 2, tokens, pairs, words, y, ldy);
         }
-        Weight::F32(w) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
-        Weight::Bf16(w) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
-        Weight::F16(w) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
-        Weight::Packed(_) => scratch(ROWS * k, |wide| {
+        (Weight::F32(w), _) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+        (Weight::Bf16(w), None) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+        (Weight::F16(w), _) => dots::<Fp32, _>(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+        (Weight::Packed(_), _) => scratch(ROWS * k, |wide| {
             for first in (0..n).step_by(ROWS) {
                 let m = (n - first).min(ROWS);
                 (0..m).for_each(|row| w.widen(isa, (at + first + row) * k, k, wide.add(row * k)));
@@ -295,43 +321,57 @@ pub(crate) unsafe fn forward(
     t: Ptr,
 ) {
     let total: usize = layers.iter().map(|l| l.out).sum();
-    let low = spans(layers, k, |l| l.rank());
-    tasks(low.len(), |i| {
-        let s = &low[i];
-        if let Some(l) = &layers[s.layer].low_rank {
-            // SAFETY: the caller's; these columns of t are this task's.
-            unsafe {
-                let (a, to) = (l.a.as_ptr().add(s.first * k), t.at(tokens * s.rank + s.first));
-                dots::<Fp32, _>(isa, s.n, k, tokens, a, x.at(0), to, l.rank);
-            }
-        }
-    });
-    let all = spans(layers, k, |l| l.out);
+    let (low, all) = (spans(layers, k, |l| l.rank()), spans(layers, k, |l| l.out));
     let pairs = isa.multiplied(compute(layers)) == Compute::Bf16
         && k.is_multiple_of(2)
         && layers.iter().all(|l| matches!(l.weight, Weight::Bf16(_)));
     let eights = layers.iter().any(|l| int8::multiplies(l.weight));
-    let (of_pairs, of_eights) =
-        (if pairs { tokens * k / 2 } else { 0 }, if eights { Int8Rows::room(tokens, k) } else { 0 });
-    scratch(of_pairs + of_eights, |room| {
-        if pairs {
-            // SAFETY: the scratch holds the rows at half their width.
-            unsafe { copy_rows(isa, tokens, k, x.at(0), k, room.cast::<bf16>(), TileLayout::rows(k)) };
-        }
-        let words = Ptr(if pairs { room } else { std::ptr::null_mut() });
-        let eights = if eights {
-            // SAFETY: the scratch holds the rows behind those; it outlives the tasks.
-            unsafe { Int8Rows::new(isa, tokens, k, x.at(0), room.add(of_pairs)) }
-        } else {
-            Int8Rows::NONE
+    let many = many_tokens::applies(isa, tokens);
+    let room = |k: usize| if many { many_tokens::room(tokens, k) } else { tokens * k };
+    let of_x = if many { room(k) } else { 0 };
+    let of_pairs = if pairs { room(k / 2) } else { 0 };
+    let of_eights = if eights { Int8Rows::room(tokens, k) } else { 0 };
+    scratch(of_x + of_pairs + of_eights, |work| {
+        // SAFETY: the scratch holds the rows in each of these forms, and outlives the tasks.
+        let (rows, words, eights) = unsafe {
+            let rows = if many {
+                let place = many_tokens::layout(tokens, 1);
+                copy_rows(isa, tokens, k, x.at(0), k, work, place);
+                Tokens { first: Ptr(work), place }
+            } else {
+                Tokens::rows(x, k)
+            };
+            let work = work.add(of_x);
+            let words = pairs.then(|| {
+                let place = if many { many_tokens::layout(tokens, 2) } else { TileLayout::rows(k) };
+                copy_rows(isa, tokens, k, x.at(0), k, work.cast::<bf16>(), place);
+                let words = if many { many_tokens::layout(tokens, 1) } else { TileLayout::rows(k / 2) };
+                Tokens { first: Ptr(work), place: words }
+            });
+            let eights = if eights {
+                Int8Rows::new(isa, tokens, k, x.at(0), work.add(of_pairs))
+            } else {
+                Int8Rows::NONE
+            };
+            (rows, words, eights)
         };
+        tasks(low.len(), |i| {
+            let s = &low[i];
+            if let Some(l) = &layers[s.layer].low_rank {
+                // SAFETY: the caller's; these columns of t are this task's.
+                unsafe {
+                    let (a, to) = (l.a.as_ptr().add(s.first * k), t.at(tokens * s.rank + s.first));
+                    dots::<Fp32, _>(isa, s.n, k, tokens, a, rows, to, l.rank);
+                }
+            }
+        });
         tasks(all.len(), |i| {
             let s = &all[i];
             let layer = &layers[s.layer];
             // SAFETY: the caller's; these columns of y are this task's.
             unsafe {
-                let (to, words) = (y.at(s.column + s.first), words.at(0));
-                weight_dots(isa, layer.weight, s.first, s.n, k, tokens, x.at(0), words, eights, to, total);
+                let to = y.at(s.column + s.first);
+                weight_dots(isa, layer.weight, s.first, s.n, k, tokens, rows, words, eights, to, total);
                 finish(isa, layer, s, tokens, t.at(tokens * s.rank), residual, to, total);
             }
         });
@@ -347,7 +387,7 @@ unsafe fn finish(
     layer: &Linear<'_>,
     s: &Span,
     tokens: usize,
-    t: *const f32,
+    t: *mut f32,
     residual: Option<&[f32]>,
     to: *mut f32,
     total: usize,
@@ -357,6 +397,7 @@ unsafe fn finish(
     if let Some(low) = &layer.low_rank {
         scratch(tokens * s.n, |product| {
             let b = low.b.as_ptr().add(s.first * low.rank);
+            let t = Tokens::rows(Ptr(t), low.rank);
             dots::<Fp32, _>(isa, s.n, low.rank, tokens, b, t, product, s.n);
             for i in 0..tokens {
                 let product = std::slice::from_raw_parts(product.add(i * s.n), s.n);

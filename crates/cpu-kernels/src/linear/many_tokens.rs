@@ -4,19 +4,28 @@
 //! read from the second-level cache for every four rows. Here columns go in blocks: what is widened once and the block of
 //! every token stay in the first-level cache while rows go by, and sums wait in memory from block to block. They run
 //! along their rows in the same order: a token has the bits that it has in a tile.
+//!
+//! A block's tokens lie one behind the other ([`layout`]): in rows of 1024 floats, 4 KiB apart, they would lie in the same few
+//! sets of the cache and push each other out.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
-use super::gemv::{FEW, ROWS, tail};
+use super::gemv::{FEW, ROWS, Tokens, tail};
 use crate::operand::Product;
-use crate::simd::{Element, Lanes};
+use crate::rows::TileLayout;
+use crate::simd::{Element, Isa, Lanes};
 use crate::tasks::evenly;
 use std::mem::MaybeUninit;
 
-/// Tokens of a tile.
+/// Tokens of a tile of [`super::gemv`] on such vectors.
 pub(super) const TOKENS: usize = 3;
+/// Rows of a tile here.
+const HEIGHT: usize = 2;
+/// Tokens of a tile here, at most: twelve sums, two vectors of weights and one of `x` are as many as there are registers, also
+/// where weights are widened; sums that wait in memory from one multiplication to the next would take twice the time.
+const WIDTH: usize = 6;
 /// Columns of a block: whole cache lines of every element.
 const BLOCK: usize = 256;
 /// Rows whose sums wait.
@@ -24,11 +33,27 @@ const GROUP: usize = 16;
 /// The most lanes of a vector here.
 const LANES: usize = 8;
 
+/// Whether so many tokens go here.
+pub(super) fn applies(isa: Isa, tokens: usize) -> bool {
+    !matches!(isa.lanes(), Isa::Avx512 | Isa::Avx512Bf16) && (TOKENS + 1..=FEW).contains(&tokens)
+}
+
+/// Where rows of `x` lie that are read here, of words of so many `values`.
+pub(super) fn layout(tokens: usize, values: usize) -> TileLayout {
+    let width = BLOCK * values;
+    TileLayout { width, block: tokens * width, row: width }
+}
+
+/// Words that rows of `k` words take there.
+pub(super) fn room(tokens: usize, k: usize) -> usize {
+    tokens * k.next_multiple_of(BLOCK)
+}
+
 /// What waits beside `x` in the first-level cache.
 #[repr(C, align(64))]
 struct Room {
     sums: [f32; GROUP * FEW * LANES],
-    wide: [f32; ROWS * BLOCK],
+    wide: [f32; HEIGHT * BLOCK],
 }
 
 /// A block of `columns` of a tile: `R` rows of weights and `T` tokens.
@@ -36,9 +61,11 @@ struct Room {
 struct Block<E> {
     columns: usize,
     w: *const E,
-    /// Stride of the weights' rows, and of the tokens'.
+    /// Stride of the weights' rows.
     k: usize,
     x: *const f32,
+    /// Stride of the tokens.
+    ldx: usize,
     /// `R` rows of [`BLOCK`].
     wide: *mut f32,
     /// A vector for every row and token, at these strides.
@@ -65,19 +92,18 @@ unsafe fn block<S: Lanes, P: Product, E: Element, const R: usize, const T: usize
                 S::prefetch(b.w.wrapping_add((R + r) * b.k + j).cast());
             }
         }
-        // Three vectors of `x` and one of weights beside twelve sums are as many as there are registers.
-        let mut x = [S::splat(0.0); T];
-        for t in 0..T {
-            x[t] = S::load(b.x.add(t * b.k + j));
-        }
+        let mut w = [S::splat(0.0); R];
         for r in 0..R {
-            let w =
+            w[r] =
                 if FIRST { E::load::<S>(b.w.add(r * b.k + j)) } else { S::load(b.wide.add(r * BLOCK + j)) };
             if FIRST {
-                S::store(b.wide.add(r * BLOCK + j), w);
+                S::store(b.wide.add(r * BLOCK + j), w[r]);
             }
-            for t in 0..T {
-                acc[r][t] = P::add::<S>(w, x[t], acc[r][t]);
+        }
+        for t in 0..T {
+            let x = S::load(b.x.add(t * b.ldx + j));
+            for r in 0..R {
+                acc[r][t] = P::add::<S>(w[r], x, acc[r][t]);
             }
         }
         j += S::N;
@@ -94,7 +120,7 @@ unsafe fn block<S: Lanes, P: Product, E: Element, const R: usize, const T: usize
                 S::store(b.wide.add(r * BLOCK + j), w);
             }
             for t in 0..T {
-                acc[r][t] = P::add::<S>(w, S::load_m(mask, b.x.add(t * b.k + j)), acc[r][t]);
+                acc[r][t] = P::add::<S>(w, S::load_m(mask, b.x.add(t * b.ldx + j)), acc[r][t]);
             }
         }
     }
@@ -108,14 +134,17 @@ unsafe fn block<S: Lanes, P: Product, E: Element, const R: usize, const T: usize
 /// A block of `R` rows and `tokens`, a tile at a time.
 #[inline(always)]
 unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(tokens: usize, b: Block<E>) {
-    for (t, m) in evenly(tokens, TOKENS) {
-        let of = Block { x: b.x.add(t * b.k), sums: b.sums.add(t * S::N), ..b };
+    for (t, m) in evenly(tokens, WIDTH) {
+        let of = Block { x: b.x.add(t * b.ldx), sums: b.sums.add(t * S::N), ..b };
         match (t, m) {
-            (0, 3) => block::<S, P, E, R, 3, true>(of),
-            (0, _) => block::<S, P, E, R, 2, true>(of),
+            // The first of at least four tokens has four to six, the others three or more.
+            (0, 4) => block::<S, P, E, R, 4, true>(of),
+            (0, 5) => block::<S, P, E, R, 5, true>(of),
+            (0, _) => block::<S, P, E, R, 6, true>(of),
             (_, 3) => block::<S, P, E, R, 3, false>(of),
-            (_, 2) => block::<S, P, E, R, 2, false>(of),
-            _ => block::<S, P, E, R, 1, false>(of),
+            (_, 4) => block::<S, P, E, R, 4, false>(of),
+            (_, 5) => block::<S, P, E, R, 5, false>(of),
+            _ => block::<S, P, E, R, 6, false>(of),
         }
     }
 }
@@ -130,7 +159,7 @@ pub(super) unsafe fn dots<S: Lanes, P: Product, E: Element>(
     k: usize,
     tokens: usize,
     w: *const E,
-    x: *const f32,
+    x: Tokens,
     y: *mut f32,
     ldy: usize,
 ) {
@@ -142,13 +171,14 @@ pub(super) unsafe fn dots<S: Lanes, P: Product, E: Element>(
         let group = (n - first).min(GROUP);
         sums.write_bytes(0, group * by_row);
         for j in (0..k).step_by(BLOCK) {
+            let (x, ldx) = (x.at(0, j), x.place.row);
             let mut r = 0;
             while r < group {
                 let (w, sums) = (w.add((first + r) * k + j), sums.add(r * by_row));
-                let b = Block { columns: (k - j).min(BLOCK), w, k, x: x.add(j), wide, sums, by_row };
-                if r + ROWS <= group {
-                    rows::<S, P, E, ROWS>(tokens, b);
-                    r += ROWS;
+                let b = Block { columns: (k - j).min(BLOCK), w, k, x, ldx, wide, sums, by_row };
+                if r + HEIGHT <= group {
+                    rows::<S, P, E, HEIGHT>(tokens, b);
+                    r += HEIGHT;
                 } else {
                     rows::<S, P, E, 1>(tokens, b);
                     r += 1;

@@ -69,8 +69,13 @@ impl Rotary {
     /// Cosines of all tokens, and sines: `[tokens, rotary_dim / 2]` each.
     pub(crate) fn halves(&self) -> [Vec<f32>; 2] {
         let half = self.rotary_dim / 2;
-        let rows = || self.positions.iter().map(|&p| p as usize * self.rotary_dim);
-        [0, half].map(|from| rows().flat_map(|at| &self.table[at + from..][..half]).copied().collect())
+        [0, half].map(|from| {
+            let mut rows = Vec::with_capacity(self.positions.len() * half);
+            for &p in self.positions.iter() {
+                rows.extend_from_slice(&self.table[p as usize * self.rotary_dim + from..][..half]);
+            }
+            rows
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::decoder::layers::{
 };
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::Orders;
+use crate::decoder::rotaries::KeptRotations;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::virtual_tokens::Prompt;
@@ -804,6 +805,7 @@ impl Blueprint {
             head: self.head,
             kinds,
             compute: self.compute,
+            rotations: KeptRotations::default(),
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) mod mixed;
 pub(crate) mod orthogonality;
 pub(crate) mod prompt_encoder;
 pub(crate) mod queries_keys;
+pub(crate) mod rotaries;
 pub(crate) mod score;
 pub(crate) mod ssd;
 pub(crate) mod state_cache;
@@ -38,7 +39,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use burnish_core::Compute;
 use burnish_ops::{
-    AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError, Rotary,
+    AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError,
     RouterBalance, Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns,
     scaled_sum, select_rows, short_conv, split_columns,
 };
@@ -52,12 +53,13 @@ use crate::decoder::invocation::{Invocation, acting};
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
+use crate::decoder::rotaries::KeptRotations;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::virtual_tokens::{Prompt, Virtual};
 use crate::spec::names::PER_LAYER;
 use crate::spec::{KeysValues, Output, PerLayerInputs};
-use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Rope, Spec};
+use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Spec};
 
 /// A micro-batch of token sequences, flattened.
 #[derive(Clone, Debug)]
@@ -142,6 +144,7 @@ pub struct Decoder {
     pub(crate) shard: Shard,
     /// What products multiply.
     pub(crate) compute: Compute,
+    pub(crate) rotations: KeptRotations,
 }
 
 impl Decoder {
@@ -584,33 +587,6 @@ impl Decoder {
     fn own_slopes(&self) -> Arc<Vec<f32>> {
         let slopes = self.spec.slopes.iter().skip(self.shard.first_head).take(self.shard.heads);
         Arc::new(slopes.copied().collect())
-    }
-
-    /// The rotations of a row of tokens, one per rope of the spec. Frequencies that depend on a length take each text's
-    /// own, whatever else is in the row.
-    pub(crate) fn rotaries(&self, tokens: &Tokens) -> Vec<Rotary> {
-        let positions = &tokens.positions;
-        let length = positions.iter().max().map_or(0, |&p| p as usize + 1);
-        let of = |rope: &Rope| {
-            if !rope.depends_on_length() {
-                return Rotary::new(Arc::new(rope.table(length)), positions.clone(), rope.dim);
-            }
-            let (mut table, mut rows) = (Vec::new(), vec![0; positions.len()]);
-            for (document, length) in tokens.documents.iter().zip(tokens.lengths()) {
-                let (frequencies, attention) = rope.narrow_frequencies(length);
-                for at in document.clone() {
-                    rows[at] = (table.len() / rope.dim.max(1)) as u32;
-                    let p = positions[at] as usize;
-                    rope.rows(&frequencies, attention, p..p + 1, &mut table);
-                }
-            }
-            // What is in no document reads the first row of a table that has one.
-            if table.is_empty() {
-                table = rope.table(1);
-            }
-            Rotary::new(Arc::new(table), Arc::new(rows), rope.dim)
-        };
-        self.spec.ropes.iter().map(of).collect()
     }
 }
 

@@ -2,14 +2,15 @@
 """SFT with LoRA on models of real sizes with random weights: memory, time per token, per cent of peak, start-up.
 
     real_sizes.py --burnish target/release/burnish [--models qwen3-0.6b,llama-3.2-1b,llama-3-8b] [--jobs 1x1024,4x512,1x4096]
-                  [--precision bf16,fp32] [--steps 4] [--repetitions 1] [--peak bf16=465,fp32=232] [--trl]
+                  [--precision bf16,fp32] [--steps 4] [--repetitions 1] [--peak bf16=465,fp32=232] [--trl] [--trl-dtype bfloat16]
                   [--python PYTHON] [--scratch FOLDER] [--output ROWS.jsonl]
 
 Needs no network and, without --trl, nothing but Python. A model folder has the shape that it is named for, weights in
 bfloat16 that are pieces of one million normal numbers, and the tokenizer of examples/base, so most rows of the vocabulary are
 never looked up, but all are multiplied. The text is that of the repository's documentation, packed so that every step has
 exactly batch x sequence tokens. LoRA r 16, alpha 32, every linear layer, recomputation on, `bf16` as named; `nf4` and
-`nf4-bf16` hold the base in four bits and multiply fp32 or bfloat16.
+`nf4-bf16` hold the base in four bits and multiply fp32 or bfloat16. TRL's weights are of --trl-dtype: where they rest in
+bfloat16 it multiplies bfloat16 whatever `bf16` says, for which PyTorch has no fast products without AVX-512.
 
 What is reported, from outside and in the same way for both programs:
 
@@ -155,10 +156,10 @@ def write_data(path, tokens, row):
     path.write_text("".join(json.dumps({"text": rows[i % len(rows)]}) + "\n" for i in range(needed)))
 
 
-def write_options(path, model, data, output, job, steps, precision, packed):
+def write_options(path, model, data, output, job, steps, precision, packed, dtype):
     batch, sequence = job
     path.write_text(json.dumps({
-        "model_name_or_path": str(model), "dataset_name": str(data), "output_dir": str(output), "dtype": "bfloat16",
+        "model_name_or_path": str(model), "dataset_name": str(data), "output_dir": str(output), "dtype": dtype,
         "max_length": sequence, "packing": packed, "packing_strategy": "wrapped",
         "per_device_train_batch_size": batch, "gradient_checkpointing": True, "learning_rate": 1e-4,
         "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "bf16": precision.endswith("bf16"), "use_cpu": True,
@@ -209,6 +210,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--peak", default="", help="GF/s of all threads, such as bf16=465,fp32=232")
     parser.add_argument("--trl", action="store_true", help="TRL beside it")
+    parser.add_argument("--trl-dtype", default="bfloat16", help="of TRL's weights")
     parser.add_argument("--python", default=sys.executable, help="the Python that has TRL")
     parser.add_argument("--scratch", type=Path, default=Path("target/bench-real-sizes"))
     parser.add_argument("--output", type=Path, help="rows are added to it")
@@ -245,7 +247,8 @@ def main():
                         output = scratch / f"out-{program}"
                         shutil.rmtree(output, ignore_errors=True)
                         config = scratch / f"{output.name}.yaml"
-                        write_options(config, model, data, output, job, options.steps, precision, packed)
+                        dtype = options.trl_dtype if program == "trl" else "bfloat16"
+                        write_options(config, model, data, output, job, options.steps, precision, packed, dtype)
                         result = run([*command, "--config", str(config)], output, scratch / f"{output.name}.log",
                                      environment)
                         times = [when for when, _ in result["seen"]]
@@ -253,7 +256,7 @@ def main():
                             sys.exit(f"expected {options.steps} lines of steps, got {len(times)}")
                         step = statistics.median(b - a for a, b in zip(times, times[1:]))
                         work = operations(SHAPES[name], job)
-                        row = dict(model=name, batch=job[0], sequence=job[1], program=program, precision=precision,
+                        row = dict(model=name, batch=job[0], sequence=job[1], program=program, precision=precision, dtype=dtype,
                                    step_s=step, tokens_per_s=tokens / step, start_s=times[0] - step,
                                    peak_rss_bytes=result["peak_rss_bytes"], operations=work,
                                    first_loss=result["seen"][0][1]["loss"], load=result["load"])

@@ -174,12 +174,12 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
 
 /// Rows of an input, of fp32 or of words as a product multiplies them.
 #[derive(Clone, Copy)]
-pub(super) struct Tokens {
+pub(super) struct InputRows {
     first: Ptr,
     pub(super) place: TileLayout,
 }
 
-impl Tokens {
+impl InputRows {
     /// Rows of `k`, one behind the other.
     pub(super) fn rows(first: Ptr, k: usize) -> Self {
         Self { first, place: TileLayout::rows(k) }
@@ -193,14 +193,14 @@ impl Tokens {
     }
 }
 
-/// Rows are taken a few at a time, and of many tokens ([`FEW_INT8`]) [`FEW`], which lie as rows.
+/// Rows are taken a few at a time; more tokens than [`FEW`] lie one behind the other, and go by so many.
 #[inline(always)]
 pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
     n: usize,
     k: usize,
     tokens: usize,
     w: *const E,
-    x: Tokens,
+    x: InputRows,
     y: *mut f32,
     ldy: usize,
 ) {
@@ -208,7 +208,7 @@ pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
         let (m, y) = ((tokens - t).min(FEW), y.add(t * ldy));
         let first = x.at(t, 0);
         if S::N <= 8 && m > TOKENS {
-            let x = Tokens { first: Ptr(first.cast_mut()), ..x };
+            let x = InputRows { first: Ptr(first.cast_mut()), ..x };
             many_tokens::dots::<S, P, E>(n, k, m, w, x, y, ldy);
             continue;
         }
@@ -235,7 +235,7 @@ dispatch! {
     /// `w` is `[n, k]`, `x` `[tokens, k]` in rows, or as [`many_tokens`] has them where it applies; `y` has `tokens` rows of
     /// `n` at stride `ldy`.
     unsafe fn dots = dots_body [P: Product, E: Element] [P, E] (
-        n: usize, k: usize, tokens: usize, w: *const E, x: Tokens, y: *mut f32, ldy: usize
+        n: usize, k: usize, tokens: usize, w: *const E, x: InputRows, y: *mut f32, ldy: usize
     )
 }
 
@@ -251,8 +251,8 @@ unsafe fn weight_dots(
     n: usize,
     k: usize,
     tokens: usize,
-    x: Tokens,
-    words: Option<Tokens>,
+    x: InputRows,
+    words: Option<InputRows>,
     eights: Int8Rows,
     y: *mut f32,
     ldy: usize,
@@ -326,7 +326,11 @@ pub(crate) unsafe fn forward(
         && k.is_multiple_of(2)
         && layers.iter().all(|l| matches!(l.weight, Weight::Bf16(_)));
     let eights = layers.iter().any(|l| int8::multiplies(l.weight));
+    // Where rows of `k` words lie, a word being so many values.
     let many = many_tokens::applies(isa, tokens);
+    let place = |k: usize, values: usize| {
+        if many { many_tokens::layout(tokens, values) } else { TileLayout::rows(k * values) }
+    };
     let room = |k: usize| if many { many_tokens::room(tokens, k) } else { tokens * k };
     let of_x = if many { room(k) } else { 0 };
     let of_pairs = if pairs { room(k / 2) } else { 0 };
@@ -334,19 +338,14 @@ pub(crate) unsafe fn forward(
     scratch(of_x + of_pairs + of_eights, |work| {
         // SAFETY: the scratch holds the rows in each of these forms, and outlives the tasks.
         let (rows, words, eights) = unsafe {
-            let rows = if many {
-                let place = many_tokens::layout(tokens, 1);
-                copy_rows(isa, tokens, k, x.at(0), k, work, place);
-                Tokens { first: Ptr(work), place }
-            } else {
-                Tokens::rows(x, k)
-            };
+            if many {
+                copy_rows(isa, tokens, k, x.at(0), k, work, place(k, 1));
+            }
+            let rows = InputRows { first: if many { Ptr(work) } else { x }, place: place(k, 1) };
             let work = work.add(of_x);
             let words = pairs.then(|| {
-                let place = if many { many_tokens::layout(tokens, 2) } else { TileLayout::rows(k) };
-                copy_rows(isa, tokens, k, x.at(0), k, work.cast::<bf16>(), place);
-                let words = if many { many_tokens::layout(tokens, 1) } else { TileLayout::rows(k / 2) };
-                Tokens { first: Ptr(work), place: words }
+                copy_rows(isa, tokens, k, x.at(0), k, work.cast::<bf16>(), place(k / 2, 2));
+                InputRows { first: Ptr(work), place: place(k / 2, 1) }
             });
             let eights = if eights {
                 Int8Rows::new(isa, tokens, k, x.at(0), work.add(of_pairs))
@@ -397,7 +396,7 @@ unsafe fn finish(
     if let Some(low) = &layer.low_rank {
         scratch(tokens * s.n, |product| {
             let b = low.b.as_ptr().add(s.first * low.rank);
-            let t = Tokens::rows(Ptr(t), low.rank);
+            let t = InputRows::rows(Ptr(t), low.rank);
             dots::<Fp32, _>(isa, s.n, low.rank, tokens, b, t, product, s.n);
             for i in 0..tokens {
                 let product = std::slice::from_raw_parts(product.add(i * s.n), s.n);

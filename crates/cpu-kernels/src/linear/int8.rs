@@ -6,7 +6,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
-use super::gemv::{Tokens, dots_body};
+use super::gemv::{InputRows, dots_body};
 use super::{PackedPart, Weight};
 use crate::operand::Int8Dot;
 use crate::scratch::{Ptr, scratch};
@@ -163,7 +163,7 @@ unsafe fn int8_dots_body<S: Lanes>(
     y: *mut f32,
     ldy: usize,
 ) {
-    dots_body::<S, Int8Dot, f32>(n, words, tokens, codes, Tokens::rows(Ptr(x.cast_mut()), words), y, ldy);
+    dots_body::<S, Int8Dot, f32>(n, words, tokens, codes, InputRows::rows(Ptr(x.cast_mut()), words), y, ldy);
     for t in 0..tokens {
         let (scale, above) = (*scales.add(2 * t), S::ABOVE * (*scales.add(2 * t + 1)).to_bits() as i32);
         for i in 0..n {

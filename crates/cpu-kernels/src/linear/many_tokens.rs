@@ -12,7 +12,7 @@
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
-use super::gemv::{FEW, ROWS, Tokens, tail};
+use super::gemv::{FEW, InputRows, ROWS, tail};
 use crate::operand::Product;
 use crate::rows::TileLayout;
 use crate::simd::{Element, Isa, Lanes};
@@ -159,7 +159,7 @@ pub(super) unsafe fn dots<S: Lanes, P: Product, E: Element>(
     k: usize,
     tokens: usize,
     w: *const E,
-    x: Tokens,
+    x: InputRows,
     y: *mut f32,
     ldy: usize,
 ) {

@@ -35,7 +35,10 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     complaints.extend(publishing(root, &packages));
     let names = listing(root)?;
     complaints.extend(cycles::complaints(root, &names)?);
-    let own: Vec<String> = names.iter().filter(|name| !name.starts_with(vendored::COPIED)).cloned().collect();
+    let own: Vec<String> = {
+        let copied = |name: &String| vendored::COPIED.iter().any(|folder| name.starts_with(folder));
+        names.iter().filter(|name| !copied(name)).cloned().collect()
+    };
     complaints.extend(files::complaints(root, &own)?);
     complaints.extend(error_codes::complaints(root, &names)?);
     complaints.extend(links::complaints(root, &names)?);

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// The crates that are replaced.
-const STAND_IN: [&str; 2] = ["cubecl-llvm", "cubecl-server"];
+const STAND_IN: [&str; 3] = ["cubecl-llvm", "cubecl-macros", "cubecl-server"];
 /// Where others' code lies that is copied as it is.
-pub(super) const COPIED: &str = "vendor/cubecl-server/";
+pub(super) const COPIED: [&str; 2] = ["vendor/cubecl-macros/", "vendor/cubecl-server/"];
 /// The crate whose version they must have.
 const OF: &str = "cubecl";
 

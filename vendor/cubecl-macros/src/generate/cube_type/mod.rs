@@ -1,0 +1,4 @@
+mod generate;
+mod generate_enum;
+mod generate_runtime_enum;
+mod generate_struct;

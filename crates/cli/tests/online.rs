@@ -282,9 +282,11 @@ fn the_example_learns_by_rewards() {
     for command in ["grpo", "rloo"] {
         let out = out.path().join(command);
         let config = format!("examples/{command}.yaml");
-        run_example(command, &config, &out, &["--max_steps=20", "--eval_strategy=no"]);
+        // A quarter of its completions a step.
+        let less = ["--max_steps=20", "--eval_strategy=no", "--gradient_accumulation_steps=1"];
+        run_example(command, &config, &out, &less);
         let rewards: Vec<f64> = metrics(&out).iter().map(|line| number(line, "reward")).collect();
-        assert!(rewards[0] < 0.2 && rewards[3] > 2.0 * rewards[0], "{command}: {rewards:?}");
+        assert!(rewards[0] < 0.2 && rewards[2] + rewards[3] > 4.0 * rewards[0], "{command}: {rewards:?}");
         assert!(out.join("completions.jsonl").is_file() && out.join("reward.svg").is_file());
     }
 }

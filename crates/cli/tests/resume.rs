@@ -187,7 +187,7 @@ fn recomputing_changes_no_bit_of_bf16_products() {
 fn interrupt_saves_and_says_how_to_go_on() {
     let root = tempfile::tempdir().unwrap();
     let (whole, stopped) = (root.path().join("whole"), root.path().join("stopped"));
-    let mut words = vec!["--max_steps=1500", "--save_strategy=no", "--per_device_train_batch_size=16"];
+    let mut words = vec!["--max_steps=400", "--save_strategy=no", "--per_device_train_batch_size=16"];
     words.extend(LORA);
     ok(&sft(&whole, "prompt_completion.jsonl", &words));
 

@@ -9,14 +9,18 @@ use crate::simd::{isa, with_isa};
 use burnish_core::LinearPart::{self, Bias, LoraA, LoraB, LoraBBias};
 use burnish_core::{Activation, Compute};
 use proptest::prelude::*;
-use reference::{Case, Kind, row_norm, values};
+use reference::{Case, Kind, Want, row_norm, values};
 
-/// Forward and every gradient of `case` against the f64 reference on `isa`.
-fn compare(case: &Case, isa: Isa) {
+/// Forward and every gradient of `case` against the f64 reference on each of `isas`.
+fn compare(case: &Case, isas: &[Isa]) {
+    let want = case.reference();
+    isas.iter().for_each(|&isa| compare_with(&want, case, isa));
+}
+
+fn compare_with(want: &Want, case: &Case, isa: Isa) {
     with_isa(isa, || {
         let what = format!("{isa:?} {case:?}");
         let (out, grad) = case.run();
-        let want = case.reference();
         close(&out.y, &want.y, &format!("{what}: y"));
         close_to(grad.dx.as_ref().unwrap(), &want.dx, want.dx_top, &format!("{what}: dx"));
         for (j, m) in case.magnitude_grads(&out).iter().enumerate() {
@@ -81,13 +85,11 @@ const ACTIVATIONS: [Activation; 5] =
 
 #[test]
 fn every_activation_on_every_isa() {
-    for &isa in Isa::available() {
-        for activation in ACTIVATIONS {
-            for gated in [true, false] {
-                for (tokens, rank) in [(5, 0), (70, 0), (70, 3)] {
-                    let kind = Kind::Act(activation, gated);
-                    compare(&Case { kind, ..Case::new(tokens, 37, &[9], rank) }, isa);
-                }
+    for activation in ACTIVATIONS {
+        for gated in [true, false] {
+            for (tokens, rank) in [(5, 0), (70, 0), (70, 3)] {
+                let kind = Kind::Act(activation, gated);
+                compare(&Case { kind, ..Case::new(tokens, 37, &[9], rank) }, Isa::available());
             }
         }
     }
@@ -117,18 +119,16 @@ fn activations_far_from_zero() {
 
 #[test]
 fn ranks_tokens_and_dims_on_every_isa() {
-    for &isa in Isa::available() {
-        for (i, &rank) in [1, 8, 16, 17, 64].iter().enumerate() {
-            for (j, &tokens) in [1, 13, 64, 65, 200].iter().enumerate() {
-                let dim = [5, 16, 33, 100, 512][(i + j) % 5];
-                let outs = [vec![7, 33], vec![16], vec![5, 1, 40]][(i + 2 * j) % 3].clone();
-                let case = Case {
-                    kind: KINDS[(i + 3 * j) % KINDS.len()],
-                    bias: j % 2 == 0,
-                    ..Case::new(tokens, dim, &outs, rank)
-                };
-                compare(&case, isa);
-            }
+    for (i, &rank) in [1, 8, 16, 17, 64].iter().enumerate() {
+        for (j, &tokens) in [1, 13, 64, 65, 200].iter().enumerate() {
+            let dim = [5, 16, 33, 100, 512][(i + j) % 5];
+            let outs = [vec![7, 33], vec![16], vec![5, 1, 40]][(i + 2 * j) % 3].clone();
+            let case = Case {
+                kind: KINDS[(i + 3 * j) % KINDS.len()],
+                bias: j % 2 == 0,
+                ..Case::new(tokens, dim, &outs, rank)
+            };
+            compare(&case, Isa::available());
         }
     }
 }
@@ -154,30 +154,26 @@ fn an_output_that_nobody_reads_is_not_made() {
 fn wide_layers_and_large_ranks() {
     for kind in KINDS {
         let case = Case { kind, ..Case::new(150, 300, &[512, 100], 200) };
-        compare(&case, isa());
-        compare(&case, Isa::Portable);
+        compare(&case, &[isa(), Isa::Portable]);
     }
 }
 
 #[test]
 fn dropout_reaches_the_branch_alone() {
-    for &isa in Isa::available() {
-        for kind in KINDS {
-            for (tokens, rank) in [(13, 8), (130, 17)] {
-                compare(&Case { kind, dropout: 0.3, ..Case::new(tokens, 70, &[33, 16], rank) }, isa);
-            }
+    for kind in KINDS {
+        for (tokens, rank) in [(13, 8), (130, 17)] {
+            let case = Case { kind, dropout: 0.3, ..Case::new(tokens, 70, &[33, 16], rank) };
+            compare(&case, Isa::available());
         }
     }
 }
 
 #[test]
 fn storage_types_and_no_branch() {
-    for &isa in Isa::available() {
-        for storage in [1, 2] {
-            for tokens in [3, 90] {
-                compare(&Case { storage, bias: true, ..Case::new(tokens, 50, &[40, 9], 0) }, isa);
-                compare(&Case { storage, ..Case::new(tokens, 37, &[64], 5) }, isa);
-            }
+    for storage in [1, 2] {
+        for tokens in [3, 90] {
+            compare(&Case { storage, bias: true, ..Case::new(tokens, 50, &[40, 9], 0) }, Isa::available());
+            compare(&Case { storage, ..Case::new(tokens, 37, &[64], 5) }, Isa::available());
         }
     }
 }
@@ -187,8 +183,7 @@ fn residual_is_added() {
     for tokens in [5, 100] {
         for rank in [0, 4] {
             let case = Case { residual: true, bias: true, ..Case::new(tokens, 300, &[40, 9], rank) };
-            compare(&case, isa());
-            compare(&case, Isa::Portable);
+            compare(&case, &[isa(), Isa::Portable]);
         }
     }
 }
@@ -410,24 +405,23 @@ proptest! {
         let case = Case {
             kind: KINDS[kind], bias, dropout, storage, residual, magnitude, ..Case::new(tokens, dim, &outs, rank)
         };
-        compare(&case, if portable { Isa::Portable } else { isa() });
+        compare(&case, &[if portable { Isa::Portable } else { isa() }]);
     }
 }
 
 #[test]
 fn magnitudes_scale_rows_with_and_without_dropout() {
-    for &isa in Isa::available() {
-        for (i, kind) in KINDS.into_iter().enumerate() {
-            for (tokens, rank) in [(5, 3), (64, 8), (130, 17)] {
-                let case = Case { kind, ..Case::new(tokens, 70, &[33, 16, 9], rank) };
-                let (storage, bias) = (i, tokens == 130);
-                // Where the output alone must do, there is neither bias nor residual.
-                compare(&Case { storage, magnitude: Some(false), ..case.clone() }, isa);
-                let kept = Case { storage, bias, magnitude: Some(true), ..case };
-                compare(&kept, isa);
-                compare(&Case { residual: true, ..kept.clone() }, isa);
-                compare(&Case { dropout: 0.3, residual: bias, ..kept }, isa);
-            }
+    let all = Isa::available();
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        for (tokens, rank) in [(5, 3), (64, 8), (130, 17)] {
+            let case = Case { kind, ..Case::new(tokens, 70, &[33, 16, 9], rank) };
+            let (storage, bias) = (i, tokens == 130);
+            // Where the output alone must do, there is neither bias nor residual.
+            compare(&Case { storage, magnitude: Some(false), ..case.clone() }, all);
+            let kept = Case { storage, bias, magnitude: Some(true), ..case };
+            compare(&kept, all);
+            compare(&Case { residual: true, ..kept.clone() }, all);
+            compare(&Case { dropout: 0.3, residual: bias, ..kept }, all);
         }
     }
 }

@@ -86,6 +86,16 @@ pub(super) struct WantLinear {
     pub(super) m_top: f64,
 }
 
+/// What a layer's adapter makes of one token.
+struct Low {
+    /// What dropout multiplies the columns with.
+    kept: Vec<f64>,
+    /// The columns that it leaves.
+    seen: Vec<f64>,
+    /// `A` on those.
+    low: Vec<f64>,
+}
+
 const EPS: f32 = 1e-5;
 
 fn key(layer: usize) -> u64 {
@@ -361,21 +371,25 @@ impl Case {
         1.0 / (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + f64::from(EPS)).sqrt()
     }
 
-    fn kept(&self, data: &Data, layer: usize, t: usize, c: usize) -> f64 {
+    /// What dropout multiplies the columns of one token with.
+    fn kept(&self, data: &Data, layer: usize, t: usize) -> Vec<f64> {
         if self.dropout == 0.0 {
-            return 1.0;
+            return vec![1.0; self.dim];
         }
-        let bits = dropout_bits(dropout_row(key(layer), data.rows[t]), c as u32);
-        if bits >= dropout_threshold(self.dropout) { 1.0 / (1.0 - f64::from(self.dropout)) } else { 0.0 }
+        let (row, threshold) = (dropout_row(key(layer), data.rows[t]), dropout_threshold(self.dropout));
+        let scale = 1.0 / (1.0 - f64::from(self.dropout));
+        (0..self.dim as u32).map(|c| if dropout_bits(row, c) >= threshold { scale } else { 0.0 }).collect()
     }
 
-    /// `drop(x) A^T` of one token.
-    fn low(&self, data: &Data, h: &[f64], layer: usize, t: usize) -> Vec<f64> {
+    /// What a layer's adapter reads of one token, and what its first factor makes of it.
+    fn low(&self, data: &Data, h: &[f64], layer: usize, t: usize) -> Low {
         let k = self.dim;
-        let x: Vec<f64> = (0..k).map(|c| h[t * k + c] * self.kept(data, layer, t, c)).collect();
-        (0..self.rank)
-            .map(|i| (0..k).map(|c| x[c] * f64::from(data.layers[layer].a[i * k + c])).sum())
-            .collect()
+        let kept = self.kept(data, layer, t);
+        let seen: Vec<f64> = h[t * k..(t + 1) * k].iter().zip(&kept).map(|(x, kept)| x * kept).collect();
+        let of =
+            |i: usize| seen.iter().zip(&data.layers[layer].a[i * k..]).map(|(x, a)| x * f64::from(*a)).sum();
+        let low = (0..self.rank).map(of).collect();
+        Low { kept, seen, low }
     }
 
     fn row(&self, data: &Data, h: &[f64], t: usize) -> Vec<f64> {
@@ -383,16 +397,16 @@ impl Case {
         let mut y = Vec::new();
         for (j, l) in data.layers.iter().enumerate() {
             let low = self.low(data, h, j, t);
+            let x = &h[t * k..(t + 1) * k];
             for o in 0..self.outs[j] {
-                let s = f64::from(scale(j));
+                let (s, w) = (f64::from(scale(j)), &l.w[o * k..(o + 1) * k]);
                 let mut v = if self.has_magnitude(j) {
-                    let seen: f64 = (0..k)
-                        .map(|c| h[t * k + c] * (1.0 - self.kept(data, j, t, c)) * f64::from(l.w[o * k + c]))
-                        .sum();
-                    seen + f64::from(l.m[o]) / f64::from(l.norm[o]) * self.z(data, h, j, t, o).0
+                    let dropped = x.iter().zip(&low.kept).map(|(x, kept)| x * (1.0 - kept));
+                    let dropped: f64 = dropped.zip(w).map(|(x, w)| x * f64::from(*w)).sum();
+                    dropped + f64::from(l.m[o]) / f64::from(l.norm[o]) * self.z(data, &low, j, o).0
                 } else {
-                    let base: f64 = (0..k).map(|c| h[t * k + c] * f64::from(l.w[o * k + c])).sum();
-                    base + s * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
+                    let base: f64 = x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum();
+                    base + s * (0..r).map(|i| low.low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
                 };
                 v += if self.bias { f64::from(l.bias[o]) } else { 0.0 };
                 v += if self.has_b_bias(j) { s * f64::from(l.b_bias[o]) } else { 0.0 };
@@ -407,11 +421,10 @@ impl Case {
     }
 
     /// `W drop(x) + s B A drop(x)` of one token and row, and the sum of its terms without their signs.
-    fn z(&self, data: &Data, h: &[f64], layer: usize, t: usize, o: usize) -> (f64, f64) {
+    fn z(&self, data: &Data, low: &Low, layer: usize, o: usize) -> (f64, f64) {
         let (k, r, l) = (self.dim, self.rank, &data.layers[layer]);
-        let low = self.low(data, h, layer, t);
-        let base = (0..k).map(|c| h[t * k + c] * self.kept(data, layer, t, c) * f64::from(l.w[o * k + c]));
-        let low = (0..r).map(|i| f64::from(scale(layer)) * low[i] * f64::from(l.b[o * r + i]));
+        let base = low.seen.iter().zip(&l.w[o * k..]).map(|(x, w)| x * f64::from(*w));
+        let low = (0..r).map(|i| f64::from(scale(layer)) * low.low[i] * f64::from(l.b[o * r + i]));
         base.chain(low).fold((0.0, 0.0), |(sum, unsigned), term| (sum + term, unsigned + term.abs()))
     }
 
@@ -455,7 +468,7 @@ impl Case {
                 for o in 0..out {
                     let d = f64::from(dy[at + o]);
                     let gain = if self.has_magnitude(j) {
-                        let (z, unsigned) = self.z(&data, &h, j, t, o);
+                        let (z, unsigned) = self.z(&data, &low, j, o);
                         let norm = f64::from(l.norm[o]);
                         g.m[o] += d * z / norm;
                         g.m_top = g.m_top.max((d * unsigned / norm).abs());
@@ -464,7 +477,7 @@ impl Case {
                         1.0
                     };
                     for c in 0..k {
-                        let kept = if self.has_magnitude(j) { self.kept(&data, j, t, c) } else { 1.0 };
+                        let kept = if self.has_magnitude(j) { low.kept[c] } else { 1.0 };
                         let seen = 1.0 + (gain - 1.0) * kept;
                         dh[c] += seen * d * f64::from(l.w[o * k + c]);
                         if weight {
@@ -475,13 +488,13 @@ impl Case {
                     let d = gain * d;
                     for (i, u) in u.iter_mut().enumerate() {
                         *u += s * d * f64::from(l.b[o * r + i]);
-                        g.b[o * r + i] += s * d * low[i];
+                        g.b[o * r + i] += s * d * low.low[i];
                     }
                     g.bias.iter_mut().skip(o).take(1).for_each(|g| *g += raw);
                     g.b_bias.iter_mut().skip(o).take(1).for_each(|g| *g += s * d);
                 }
                 for c in 0..k {
-                    let kept = self.kept(&data, j, t, c);
+                    let kept = low.kept[c];
                     for (i, u) in u.iter().enumerate() {
                         dh[c] += u * f64::from(l.a[i * k + c]) * kept;
                         g.a[i * k + c] += u * x_t[c] * kept;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::example_programs;
 use crate::step::{self, cargo};
 use crate::tidy;
 
@@ -49,7 +50,7 @@ fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     note("tidy", tidy::run(root)?);
     let mut clippy = cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     note("lints", step::run("lints", &mut clippy)?);
-    let mut doc = cargo(root, &["doc", "--workspace", "--no-deps"]);
+    let mut doc = cargo(root, &["doc", "--workspace", "--no-deps", "--exclude", example_programs::PACKAGES]);
     note("documentation", step::run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?);
     if denies() {
         // Advisories need a network, and `--offline` the sources of platforms that nothing here is built for.

@@ -1,5 +1,5 @@
-//! The programs of `examples/rust`: a workspace of its own that depends on burnish's crates as any program would. Each is
-//! built and run from its own folder, and must end with success.
+//! The programs of `examples/rust`, which depend on burnish's crates as any program would. Each is built and run from its own
+//! folder, and must end with success.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,25 +14,30 @@ use crate::test::Tally;
 /// Where they are.
 const FOLDER: &str = "examples/rust";
 
+/// Their packages, which have no tests.
+pub(crate) const PACKAGES: &str = "example-*";
+
 /// Builds all, runs each, and counts.
 ///
 /// # Errors
-/// If the workspace cannot be read or does not build.
+/// If they do not build.
 pub(crate) fn run(root: &Path) -> Result<Tally> {
-    let folder = root.join(FOLDER);
-    // The versions that the tests have, and their builds of what has the same features.
-    std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).context("cannot copy Cargo.lock")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let began = Instant::now();
-    let mut build =
-        cargo(&folder, &["build", "-q", "--workspace", "--message-format", "json-render-diagnostics"]);
-    let output = build.env("CARGO_TARGET_DIR", target).stderr(Stdio::inherit()).output();
-    let output = output.context("cannot run cargo build")?;
+    // With what the tests have built: of the whole workspace, and with the features that examples bring.
+    let words = ["build", "-q", "--workspace", "--bins", "--examples"];
+    let mut build = cargo(root, &words);
+    build.args(["--message-format", "json-render-diagnostics"]);
+    let output = build.stderr(Stdio::inherit()).output().context("cannot run cargo build")?;
     ensure!(output.status.success(), "{FOLDER} does not build");
     println!("== {FOLDER}: built in {:.0} s", began.elapsed().as_secs_f64());
     let messages = String::from_utf8_lossy(&output.stdout);
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut programs: Vec<Value> = messages.filter(|message| message["executable"].is_string()).collect();
+    let folder = root.join(FOLDER);
+    let ours = |message: &Value| {
+        let manifest = message["manifest_path"].as_str().unwrap_or_default();
+        message["executable"].is_string() && Path::new(manifest).starts_with(&folder)
+    };
+    let mut programs: Vec<Value> = messages.filter(ours).collect();
     programs.sort_by_key(|program| program["target"]["name"].to_string());
     ensure!(!programs.is_empty(), "{FOLDER} has no program");
     let mut tally = Tally::default();

@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool> {
     let chosen =
         arguments.iter().any(|word| word == "-p" || word == "--package" || word.starts_with("--package="));
     if !chosen {
-        command.arg("--workspace");
+        command.args(["--workspace", "--exclude", example_programs::PACKAGES]);
     }
     let (mut tally, mut passed) = suite(command.args(arguments))?;
     if !chosen {

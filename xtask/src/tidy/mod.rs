@@ -59,7 +59,7 @@ pub(crate) fn publishing(root: &Path, packages: &[Value]) -> Vec<String> {
     complaints
 }
 
-/// The workspace's packages, as `cargo metadata` describes them.
+/// The workspace's packages but programs of `examples`, as `cargo metadata` describes them.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Value>> {
     let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
     let output = command.output().context("cannot run cargo metadata")?;
@@ -67,7 +67,13 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Value>> {
     let mut metadata: Value =
         serde_json::from_slice(&output.stdout).context("cargo metadata did not write JSON")?;
     match metadata["packages"].take() {
-        Value::Array(packages) => Ok(packages),
+        Value::Array(mut packages) => {
+            let examples = root.join("examples");
+            packages.retain(|package| {
+                !Path::new(package["manifest_path"].as_str().unwrap_or_default()).starts_with(&examples)
+            });
+            Ok(packages)
+        }
         other => anyhow::bail!("cargo metadata has no list of packages: {other}"),
     }
 }

@@ -44,7 +44,8 @@ fn train(ranks: usize) -> Result<Vec<f32>> {
     let plan = TpPlan::new().with("layers.*.up", Style::Colwise).with("layers.*.down", Style::Rowwise);
     let losses = local::run(ranks, |world| {
         let (tp, device) = (Tp::new(&world.group()), Device::flex().autodiff());
-        let x = Tensor::<1>::from_floats([0.5, -0.2, 0.1, 0.9, -0.7, 0.3, 0.0, 0.4], &device).unsqueeze::<2>();
+        let x =
+            Tensor::<1>::from_floats([0.5, -0.2, 0.1, 0.9, -0.7, 0.3, 0.0, 0.4], &device).unsqueeze::<2>();
         let lora = {
             // Burn's generator is one for all threads, and parameters draw when they are first read.
             let _drawing = DRAWING.lock();
@@ -74,6 +75,9 @@ fn main() -> Result<()> {
     let (one, two) = (train(1)?, train(2)?);
     println!("loss {:.4} -> {:.4} on one rank, {:.4} on two", one[0], one[29], two[29]);
     ensure!(one[29] < 0.5 * one[0], "it does not learn: {one:?}");
-    ensure!(one.iter().zip(&two).all(|(a, b)| (a - b).abs() < 1e-4), "two ranks are not one: {one:?} {two:?}");
+    ensure!(
+        one.iter().zip(&two).all(|(a, b)| (a - b).abs() < 1e-4),
+        "two ranks are not one: {one:?} {two:?}"
+    );
     Ok(())
 }

@@ -38,7 +38,8 @@ fn loss(pass: &Pass<'_, Net>, rank: usize, device: &Device) -> Result<Tensor<1>>
     let target = x.clone().sum_dim(1);
     let mut h = x;
     for layer in &pass.layers {
-        h = pass.block(layer, h, |layer, x| x.clone() + layer.dropout.forward(layer.linear.forward(x).tanh()))?;
+        h = pass
+            .block(layer, h, |layer, x| x.clone() + layer.dropout.forward(layer.linear.forward(x).tanh()))?;
     }
     Ok((pass.head.forward(h) - target).square().mean())
 }
@@ -81,7 +82,9 @@ fn main() -> Result<()> {
             all.into_iter().map(|rank| rank?).next_back().expect("a rank at least")
         };
         let ([begun, stopped], [_, ended]) = (run(2, 20)?, run(3, 60)?);
-        println!("stage {stage}: loss {begun:.4}, {stopped:.4} after 20 steps on 2 ranks, {ended:.4} after 60 on 3");
+        println!(
+            "stage {stage}: loss {begun:.4}, {stopped:.4} after 20 steps on 2 ranks, {ended:.4} after 60 on 3"
+        );
         ensure!(stopped < begun && ended < 0.5 * begun, "it does not learn");
     }
     Ok(())

@@ -43,9 +43,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything but the tests: formatting, tidy, lints, documentation, and the type-check of the CUDA build.
+    /// Everything but the tests: formatting, tidy, lints and documentation, those of the CUDA build included.
     Check {
-        /// Leave out the type-check of the CUDA build, which is the longest part.
+        /// Leave the code of the CUDA build out.
         #[arg(long)]
         no_cuda: bool,
     },

@@ -202,7 +202,7 @@ mod tests {
         let include = packages.join("nvidia/cuda_runtime/include");
         std::fs::create_dir_all(&include).unwrap();
         std::fs::create_dir_all(packages.join("nvidia/cublas/lib")).unwrap();
-        let roots = wheels(&[packages.clone()]);
+        let roots = wheels(std::slice::from_ref(&packages));
         assert_eq!(roots, [packages.join("nvidia/cuda_runtime")]);
         let installation = Installation { roots };
         let error = installation.headers().unwrap_err().to_string();

@@ -17,6 +17,11 @@ const FOLDER: &str = "examples/rust";
 /// Their packages, which have no tests.
 pub(crate) const PACKAGES: &str = "example-*";
 
+/// Whether what Cargo says of a package or a target is of one of them.
+pub(crate) fn is_example(root: &Path, said: &Value) -> bool {
+    Path::new(said["manifest_path"].as_str().unwrap_or_default()).starts_with(root.join(FOLDER))
+}
+
 /// Builds all, runs each, and counts.
 ///
 /// # Errors
@@ -24,20 +29,15 @@ pub(crate) const PACKAGES: &str = "example-*";
 pub(crate) fn run(root: &Path) -> Result<Tally> {
     let began = Instant::now();
     // With what the tests have built: of the whole workspace, and with the features that examples bring.
-    let words = ["build", "-q", "--workspace", "--bins", "--examples"];
-    let mut build = cargo(root, &words);
-    build.args(["--message-format", "json-render-diagnostics"]);
-    let output = build.stderr(Stdio::inherit()).output().context("cannot run cargo build")?;
+    let mut build = cargo(root, &["build", "-q", "--workspace", "--bins", "--examples"]);
+    build.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = build.output().context("cannot run cargo build")?;
     ensure!(output.status.success(), "{FOLDER} does not build");
     println!("== {FOLDER}: built in {:.0} s", began.elapsed().as_secs_f64());
     let messages = String::from_utf8_lossy(&output.stdout);
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let folder = root.join(FOLDER);
-    let ours = |message: &Value| {
-        let manifest = message["manifest_path"].as_str().unwrap_or_default();
-        message["executable"].is_string() && Path::new(manifest).starts_with(&folder)
-    };
-    let mut programs: Vec<Value> = messages.filter(ours).collect();
+    let ours = messages.filter(|message| message["executable"].is_string() && is_example(root, message));
+    let mut programs: Vec<Value> = ours.collect();
     programs.sort_by_key(|program| program["target"]["name"].to_string());
     ensure!(!programs.is_empty(), "{FOLDER} has no program");
     let mut tally = Tally::default();

@@ -25,6 +25,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::example_programs::is_example;
 use crate::step::cargo;
 use crate::{example, readme_pages};
 
@@ -35,10 +36,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     complaints.extend(publishing(root, &packages));
     let names = listing(root)?;
     complaints.extend(cycles::complaints(root, &names)?);
-    let own: Vec<String> = {
-        let copied = |name: &String| vendored::COPIED.iter().any(|folder| name.starts_with(folder));
-        names.iter().filter(|name| !copied(name)).cloned().collect()
-    };
+    let copied = |name: &str| vendored::COPIED.iter().any(|folder| name.starts_with(folder));
+    let own: Vec<String> = names.iter().filter(|name| !copied(name)).cloned().collect();
     complaints.extend(files::complaints(root, &own)?);
     complaints.extend(error_codes::complaints(root, &names)?);
     complaints.extend(links::complaints(root, &names)?);
@@ -59,7 +58,7 @@ pub(crate) fn publishing(root: &Path, packages: &[Value]) -> Vec<String> {
     complaints
 }
 
-/// The workspace's packages but programs of `examples`, as `cargo metadata` describes them.
+/// The workspace's packages but the programs of `examples/rust`, as `cargo metadata` describes them.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Value>> {
     let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
     let output = command.output().context("cannot run cargo metadata")?;
@@ -68,10 +67,7 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Value>> {
         serde_json::from_slice(&output.stdout).context("cargo metadata did not write JSON")?;
     match metadata["packages"].take() {
         Value::Array(mut packages) => {
-            let examples = root.join("examples");
-            packages.retain(|package| {
-                !Path::new(package["manifest_path"].as_str().unwrap_or_default()).starts_with(&examples)
-            });
+            packages.retain(|package| !is_example(root, package));
             Ok(packages)
         }
         other => anyhow::bail!("cargo metadata has no list of packages: {other}"),

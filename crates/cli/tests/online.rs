@@ -286,7 +286,7 @@ fn the_example_learns_by_rewards() {
         let less = ["--max_steps=20", "--eval_strategy=no", "--gradient_accumulation_steps=1"];
         run_example(command, &config, &out, &less);
         let rewards: Vec<f64> = metrics(&out).iter().map(|line| number(line, "reward")).collect();
-        assert!(rewards[0] < 0.2 && rewards[2] + rewards[3] > 4.0 * rewards[0], "{command}: {rewards:?}");
+        assert!(rewards[0] < 0.2 && rewards[3] > 2.0 * rewards[0], "{command}: {rewards:?}");
         assert!(out.join("completions.jsonl").is_file() && out.join("reward.svg").is_file());
     }
 }

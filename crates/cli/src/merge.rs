@@ -132,7 +132,9 @@ fn again(held: Option<Quantization>) -> anyhow::Result<Quantization> {
             MissingOption,
             "--requantize: the base is not quantised: say how it was held: --load_in_4bit or --load_in_8bit"
         ),
-        Some(Quantization { scheme: scheme @ (Scheme::Int4 { .. } | Scheme::Mxfp4), .. }) => {
+        Some(Quantization {
+            scheme: scheme @ (Scheme::Int4 { .. } | Scheme::Mxfp4 | Scheme::Nvfp4), ..
+        }) => {
             refuse!(
                 QuantizedModel,
                 "--requantize: {scheme} is read and not made: leave it out, and quantise the merged folder (burnish quantize)"

@@ -46,11 +46,16 @@ pub enum Scheme {
     /// Four bits: a sign, two bits of exponent, one of mantissa, and a power of two for every 32 inputs (MXFP4, OCP
     /// Microscaling 1.0), as gpt-oss has its experts. Read from folders, never made.
     Mxfp4,
+    /// Four bits: those of [`Mxfp4`](Self::Mxfp4), and an eight-bit float for every 16 inputs beside one of the matrix (NVFP4),
+    /// which are multiplied as they are read. Read from folders, never made.
+    Nvfp4,
 }
 
 impl Scheme {
     /// Inputs that share a power of two in [`Mxfp4`](Self::Mxfp4).
     pub const MXFP4_BLOCK: usize = 32;
+    /// Inputs that share a scale in [`Nvfp4`](Self::Nvfp4).
+    pub const NVFP4_BLOCK: usize = 16;
 }
 
 impl std::fmt::Display for Scheme {
@@ -61,6 +66,7 @@ impl std::fmt::Display for Scheme {
             Self::Int8 => f.write_str("int8"),
             Self::Int4 { group, .. } => write!(f, "int4 in groups of {group}"),
             Self::Mxfp4 => f.write_str("mxfp4"),
+            Self::Nvfp4 => f.write_str("nvfp4"),
         }
     }
 }
@@ -88,6 +94,7 @@ impl Quantization {
             Scheme::Int8 => row,
             Scheme::Int4 { group, .. } => group,
             Scheme::Mxfp4 => Scheme::MXFP4_BLOCK,
+            Scheme::Nvfp4 => Scheme::NVFP4_BLOCK,
         }
     }
 
@@ -103,6 +110,7 @@ impl Quantization {
                 return rows * (row.div_ceil(2) + 5 * row.div_ceil(group)) + order;
             }
             Scheme::Mxfp4 => return rows * (row.div_ceil(2) + row.div_ceil(Scheme::MXFP4_BLOCK)),
+            Scheme::Nvfp4 => return rows * (row.div_ceil(2) + 4 * row.div_ceil(Scheme::NVFP4_BLOCK)),
             Scheme::Nf4 | Scheme::Fp4 => {}
         }
         let blocks = elements.div_ceil(Self::BLOCK);

@@ -2,7 +2,7 @@
 
 use burnish_core::Dtype;
 use burnish_models::{ModelError, ModelFolder, ModelPlan, Tuning, load};
-use burnish_weight_files::WeightFolder;
+use burnish_weight_files::{ScaleLayout, WeightFolder};
 use serde_json::json;
 
 use crate::recordings::{close, device, fixtures, floats, ids, json as read_json, logits};
@@ -31,7 +31,8 @@ fn the_matrices_train_and_are_written_as_bfloat16() {
         let frozen = ModelPlan::new(&folder, &Tuning::None, Dtype::F32, 0).unwrap();
         assert!(frozen.registry().iter().filter(is_wide).all(|p| p.precision.store == Dtype::Bf16));
         // Rows and columns of a part, as ranks read them.
-        let opened = WeightFolder::open(&path).unwrap().with_block_scales(Some([16, 16])).unwrap();
+        let opened = WeightFolder::open(&path).unwrap();
+        let opened = opened.with_scales(ScaleLayout::FineGrained { block: Some([16, 16]) }).unwrap();
         let down = opened.names().find(|name| name.ends_with("down_proj.weight")).unwrap();
         let whole = opened.read(down).unwrap();
         let (rows, columns) = (whole.shape[0], whole.shape[1]);

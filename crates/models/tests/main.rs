@@ -6,6 +6,7 @@ mod adapters;
 mod beside_base;
 mod bf16;
 mod collectives;
+mod compressed_tensors;
 mod dora;
 mod experts;
 mod families;

@@ -138,7 +138,7 @@ fn written_folders_are_bitsandbytes_own() {
     }
 }
 
-fn adapter(extra: &str) -> LoraConfig {
+pub(crate) fn adapter(extra: &str) -> LoraConfig {
     let text = format!(
         r#"{{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, {extra}
             "target_modules": ["q_proj", "down_proj"]}}"#
@@ -190,7 +190,7 @@ fn an_adapter_is_merged_over_what_it_was_trained_over() {
 }
 
 /// What is said of a folder, its own path written as `DIR`.
-fn error(path: &Path) -> String {
+pub(crate) fn error(path: &Path) -> String {
     let opened = ModelFolder::open(path);
     let said =
         opened.and_then(|folder| Model::load(&folder, &Tuning::None, Dtype::F32, 0, &device()).map(drop));
@@ -199,14 +199,17 @@ fn error(path: &Path) -> String {
 
 const MATRIX: &str = "model.layers.0.mlp.down_proj";
 
-/// A copy with one tensor changed.
-fn with(name: &str, tensor: &str, change: impl FnOnce(&mut HostTensor)) -> String {
-    let name = format!("quantized/{name}");
-    let folder = reweighted(&name, |all| {
-        let found = all.iter_mut().find(|(own, _)| own == &format!("{MATRIX}{tensor}"));
+/// What is said of a copy with one tensor changed.
+pub(crate) fn with_tensor(name: &str, tensor: &str, change: impl FnOnce(&mut HostTensor)) -> String {
+    let folder = reweighted(name, |all| {
+        let found = all.iter_mut().find(|(own, _)| own == tensor);
         change(&mut found.unwrap_or_else(|| panic!("no {tensor}")).1);
     });
     error(folder.path())
+}
+
+fn with(name: &str, tensor: &str, change: impl FnOnce(&mut HostTensor)) -> String {
+    with_tensor(&format!("quantized/{name}"), &format!("{MATRIX}{tensor}"), change)
 }
 
 fn said(name: &str, tensor: &str, text: &str) -> String {
@@ -282,6 +285,41 @@ fn damaged_matrices_are_refused() {
     assert!(error(bare.path()).contains("is uint8, expected float32, bfloat16 or float16"));
 }
 
+/// AutoRound has GPTQ's and AWQ's words under a name of its own (`packing_format`).
+#[test]
+fn auto_round_is_read_by_the_words_that_it_names() {
+    for (name, format) in
+        [("gptq", Some("auto_round:auto_gptq")), ("gptq", None), ("awq", Some("auto_round:auto_awq"))]
+    {
+        let folder = copy(&format!("quantized/{name}"), |config| {
+            let own = &mut config["quantization_config"];
+            own["quant_method"] = json!("auto-round");
+            own["data_type"] = json!("int");
+            if let Some(format) = format {
+                own["packing_format"] = json!(format);
+            }
+        });
+        let expected = read_json(&fixtures().join("quantized").join(name).join("expected.json"));
+        let model = load(folder.path(), &device()).unwrap();
+        close(name, &logits(&model.decoder, &[ids(&expected["ids"])]), &floats(&expected["logits"]), 1e-4);
+    }
+    let says = |key: &str, value: Value| {
+        error(
+            copy("quantized/gptq", |config| {
+                config["quantization_config"]["quant_method"] = json!("auto-round");
+                config["quantization_config"][key] = value;
+            })
+            .path(),
+        )
+    };
+    assert!(
+        says("packing_format", json!("auto_round:fp8_static"))
+            .contains("packing_format` = auto_round:fp8_static")
+    );
+    assert!(says("data_type", json!("mx_fp")).contains("data_type` = mx_fp"));
+    assert!(says("bits", json!(2)).contains("bits` = 2"));
+}
+
 #[test]
 fn other_formats_and_uses_are_refused() {
     let config = |name: &str, key: &str, value: Value| {
@@ -290,7 +328,7 @@ fn other_formats_and_uses_are_refused() {
     assert_eq!(
         config("nf4", "quant_method", json!("hqq")),
         "config.json: `quantization_config.quant_method` = hqq is not supported; supported: bitsandbytes in four and eight \
-         bits, gptq and awq in four, fp8; or a folder of unquantised weights"
+         bits, gptq, awq and auto-round in four, compressed-tensors, fp8; or a folder of unquantised weights"
     );
     assert_eq!(
         config("gptq", "bits", json!(8)),
@@ -336,23 +374,27 @@ pub(crate) fn gradients(path: &Path, config: &LoraConfig) -> Vec<(String, Vec<f3
     named.filter_map(|(index, p)| Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))).collect()
 }
 
-#[test]
-fn gradients_of_an_adapter_are_those_over_the_values() {
+/// Compares an adapter's gradients over a quantised model with those over its values in full.
+pub(crate) fn gradients_are_those_over_the_values(name: &str, path: &Path, tensors: usize) {
     let out = tempfile::tempdir().unwrap();
     let config = adapter(r#""init_lora_weights": false,"#);
+    let opened = ModelFolder::open(path).unwrap();
+    let base = load(path, &device()).unwrap();
+    let mut writer = FolderWriter::in_place(out.path().join("values")).unwrap();
+    base.write_full(&opened, &mut writer, Dtype::F32).unwrap();
+    writer.commit().unwrap();
+    let (packed, plain) = (gradients(path, &config), gradients(&out.path().join("values"), &config));
+    assert_eq!((packed.len(), plain.len()), (tensors, tensors), "{name}");
+    for ((parameter, got), (_, expected)) in packed.iter().zip(&plain) {
+        let largest = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        assert!(largest > 0.0, "{name}: {parameter}");
+        close(&format!("{name}: {parameter}"), got, expected, 1e-5 * largest);
+    }
+}
+
+#[test]
+fn gradients_of_an_adapter_are_those_over_the_values() {
     for name in FOLDERS {
-        let opened = ModelFolder::open(folder(name)).unwrap();
-        let path = out.path().join(name);
-        let base = load(folder(name), &device()).unwrap();
-        let mut writer = FolderWriter::in_place(&path).unwrap();
-        base.write_full(&opened, &mut writer, Dtype::F32).unwrap();
-        writer.commit().unwrap();
-        let (packed, plain) = (gradients(&folder(name), &config), gradients(&path, &config));
-        assert_eq!(packed.len(), 4, "{name}");
-        for ((parameter, got), (_, expected)) in packed.iter().zip(&plain) {
-            let largest = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-            assert!(largest > 0.0, "{name}: {parameter}");
-            close(&format!("{name}: {parameter}"), got, expected, 1e-5 * largest);
-        }
+        gradients_are_those_over_the_values(name, &folder(name), 4);
     }
 }

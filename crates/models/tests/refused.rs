@@ -138,7 +138,7 @@ fn architectures_that_are_not_computed() {
             "quantization_config",
             json!({"quant_method": "hqq"}),
             "`quantization_config.quant_method` = hqq is not supported; supported: bitsandbytes in four and eight bits, \
-             gptq and awq in four, fp8; or a folder of unquantised weights",
+             gptq, awq and auto-round in four, compressed-tensors, fp8; or a folder of unquantised weights",
         ),
         (
             "num_key_value_heads",

@@ -1,5 +1,5 @@
 //! Four bits an element, whose meaning the inputs of a group share: even steps with a zero point (GPTQ, AWQ), or small
-//! floats times a power of two (MXFP4).
+//! floats times a power of two (MXFP4) or another number (NVFP4).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -37,12 +37,14 @@ pub(crate) enum Steps {
     Even { scales: Vec<f32>, zeros: Vec<u8> },
     /// A sign, two bits of exponent, one of mantissa, times a power of two: its exponent, 127 too large.
     Powers(Vec<u8>),
+    /// The same, times a number.
+    Floats(Vec<f32>),
 }
 
 impl Steps {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Even { scales, .. } => scales.len(),
+            Self::Even { scales, .. } | Self::Floats(scales) => scales.len(),
             Self::Powers(powers) => powers.len(),
         }
     }
@@ -51,13 +53,14 @@ impl Steps {
         match self {
             Self::Even { scales, zeros } => 4 * scales.len() + zeros.len(),
             Self::Powers(powers) => powers.len(),
+            Self::Floats(scales) => 4 * scales.len(),
         }
     }
 
     /// What all codes of a group are multiplied by.
     pub(crate) fn scale(&self, group: usize) -> f32 {
         match self {
-            Self::Even { scales, .. } => scales[group],
+            Self::Even { scales, .. } | Self::Floats(scales) => scales[group],
             Self::Powers(powers) => mxfp4::power(powers[group]),
         }
     }
@@ -66,7 +69,7 @@ impl Steps {
     fn values(&self) -> &'static [f32; 16] {
         match self {
             Self::Even { .. } => &STEPS,
-            Self::Powers(_) => &mxfp4::VALUES,
+            Self::Powers(_) | Self::Floats(_) => &mxfp4::VALUES,
         }
     }
 
@@ -91,6 +94,7 @@ impl Steps {
                 zeros: groups.map(|group| zeros[group]).collect(),
             },
             Self::Powers(powers) => Self::Powers(groups.map(|group| powers[group]).collect()),
+            Self::Floats(scales) => Self::Floats(groups.map(|group| scales[group]).collect()),
         }
     }
 }
@@ -167,6 +171,7 @@ impl Groups {
         };
         let (scales, zeros) = match &self.steps {
             Steps::Even { scales, zeros } => (ScaleValues::Plain(Cow::Borrowed(scales)), zeros.as_slice()),
+            Steps::Floats(scales) => (ScaleValues::Plain(Cow::Borrowed(scales)), &[][..]),
             Steps::Powers(codes) => {
                 let scales = ScaleValues::Coded {
                     codes,

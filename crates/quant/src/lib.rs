@@ -1,10 +1,10 @@
 //! Weights and optimizer states in four and eight bits, with bitsandbytes' numbers.
 //!
 //! * [`Quantized`]: a matrix in NF4, FP4 or int8 (QLoRA, Dettmers et al., arXiv:2305.14314; LLM.int8(), arXiv:2208.07339),
-//!   scales of blocks quantised again where that is asked, or in MXFP4, and its rows as numbers again; several matrices of
+//!   scales of blocks quantised again where that is asked, or in MXFP4 or NVFP4, and its rows as numbers again; several matrices of
 //!   one shape as one (experts).
 //! * [`Values`]: a [`Quantized`] as kernels read it, piece by piece.
-//! * [`PackedWords`]: matrices of GPTQ's and AWQ's folders, as a [`Quantized`] too.
+//! * [`PackedWords`], [`PackedRows`]: matrices of GPTQ's, AWQ's and compressed-tensors' folders, as a [`Quantized`] too.
 //! * [`blockwise`]: eight bits in blocks of 256 by the dynamic map, as optimizer states rest.
 //!
 //! Codes, scales and values are those of bitsandbytes 0.50 on the CPU, bit for bit; the mean that scales are taken from
@@ -39,7 +39,7 @@ mod wire;
 
 pub use codes::code_values;
 pub use error::QuantError;
-pub use packed_words::{PackedWords, gptq_order, group_of};
+pub use packed_words::{PackedRows, PackedWords, gptq_order, group_of};
 pub use quantized::{Float, Quantized};
 pub use scales::Scales;
 pub use values::Values;

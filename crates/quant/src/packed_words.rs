@@ -1,7 +1,9 @@
-//! GPTQ's and AWQ's matrices: eight codes in a word of 32 bits, inputs down and outputs across.
+//! Eight codes in a word of 32 bits: GPTQ's and AWQ's matrices, inputs down and outputs across, and compressed-tensors', which
+//! lie as PyTorch has a linear's weight.
 
 use crate::Quantized;
 use crate::error::QuantError;
+use crate::quantized::finite;
 
 /// Codes in a word.
 const CODES: usize = 8;
@@ -19,6 +21,17 @@ pub struct PackedWords<'a> {
     /// Zero points `[groups, out / 8]`.
     pub qzeros: &'a [i32],
     /// `[groups, out]`.
+    pub scales: &'a [f32],
+}
+
+/// The tensors of a matrix of `[out, in]` elements by compressed-tensors (`pack-quantized`).
+#[derive(Clone, Copy, Debug)]
+pub struct PackedRows<'a> {
+    /// Codes `[out, in / 8]`, rounded up.
+    pub codes: &'a [i32],
+    /// Zero points `[out / 8, groups]`, rounded up; without them steps are even to both sides.
+    pub zero_points: Option<&'a [i32]>,
+    /// `[out, groups]`.
     pub scales: &'a [f32],
 }
 
@@ -100,6 +113,54 @@ impl Quantized {
         Ok(Self::from_groups(shape, group, (codes, scales, zeros), order))
     }
 
+    /// A matrix of `shape` (`[out, in]`) by compressed-tensors with groups of `group` inputs. `order` is that of
+    /// [`gptq_order`].
+    ///
+    /// # Errors
+    /// If sizes do not fit, or a scale is not finite.
+    pub fn from_packed_rows(
+        shape: [usize; 2],
+        group: usize,
+        parts: PackedRows<'_>,
+        order: Option<Vec<u32>>,
+    ) -> Result<Self, QuantError> {
+        let [rows, row] = shape;
+        if rows == 0 || row == 0 || !row.is_multiple_of(2) || group == 0 {
+            return Err(QuantError::Grouping {
+                group,
+                rows,
+                row,
+                expected: "inputs in twos, at least one to a group",
+            });
+        }
+        rows.checked_mul(row).ok_or(QuantError::Shape { rows, row })?;
+        let (across, groups) = (row.div_ceil(CODES), row.div_ceil(group));
+        let down = rows.div_ceil(CODES);
+        lengths(
+            shape,
+            [
+                ("words of codes (weight_packed)", parts.codes.len(), rows * across),
+                ("scales (weight_scale)", parts.scales.len(), rows * groups),
+                (
+                    "words of zero points (weight_zero_point)",
+                    parts.zero_points.map_or(down * groups, <[i32]>::len),
+                    down * groups,
+                ),
+            ],
+        )?;
+        finite("scale", parts.scales)?;
+        let code =
+            |number: usize, input: usize| nibble(parts.codes[number * across + input / CODES], input % CODES);
+        // Codes are stored eight too large, and so are zero points.
+        let zero = |(number, group): (usize, usize)| match parts.zero_points {
+            Some(words) => nibble(words[number / CODES * groups + group], number % CODES),
+            None => 8,
+        };
+        let all = (0..rows).flat_map(|number| (0..groups).map(move |group| (number, group)));
+        let (codes, zeros) = (codes(shape, code), all.map(zero).collect());
+        Ok(Self::from_groups(shape, group, (codes, parts.scales.to_vec(), zeros), order))
+    }
+
     /// A matrix of `shape` (`[out, in]`) by AWQ (`gemm`) with groups of `group` inputs.
     ///
     /// # Errors
@@ -128,18 +189,23 @@ fn check([rows, row]: [usize; 2], group: usize, parts: PackedWords<'_>) -> Resul
     }
     let groups = row.div_ceil(group);
     let words = rows.checked_mul(row).ok_or(QuantError::Shape { rows, row })? / CODES;
-    for (what, got, expected) in [
-        ("words of codes (qweight)", parts.qweight.len(), words),
-        ("words of zero points (qzeros)", parts.qzeros.len(), groups * (rows / CODES)),
-        ("scales", parts.scales.len(), groups * rows),
-    ] {
-        if got != expected {
-            return Err(QuantError::Length { what, got, expected, rows, row });
-        }
-    }
-    match parts.scales.iter().position(|scale| !scale.is_finite()) {
-        Some(at) => Err(QuantError::NotFinite { what: "scale", at, value: parts.scales[at] }),
-        None => Ok(groups),
+    lengths(
+        [rows, row],
+        [
+            ("words of codes (qweight)", parts.qweight.len(), words),
+            ("words of zero points (qzeros)", parts.qzeros.len(), groups * (rows / CODES)),
+            ("scales", parts.scales.len(), groups * rows),
+        ],
+    )?;
+    finite("scale", parts.scales)?;
+    Ok(groups)
+}
+
+/// Fails unless every part is as long as expected.
+fn lengths([rows, row]: [usize; 2], parts: [(&'static str, usize, usize); 3]) -> Result<(), QuantError> {
+    match parts.into_iter().find(|(_, got, expected)| got != expected) {
+        Some((what, got, expected)) => Err(QuantError::Length { what, got, expected, rows, row }),
+        None => Ok(()),
     }
 }
 

@@ -132,7 +132,7 @@ impl Quantized {
     /// `values`, rows of `row` elements, quantised as bitsandbytes does.
     ///
     /// # Panics
-    /// If `values` are not whole rows, or nothing is quantised so ([`Scheme::Int4`], [`Scheme::Mxfp4`]).
+    /// If `values` are not whole rows, or nothing is quantised so ([`Scheme::Int4`], [`Scheme::Mxfp4`], [`Scheme::Nvfp4`]).
     #[must_use]
     pub fn new<T: Float>(quantization: Quantization, values: &[T], row: usize) -> Self {
         assert!(row > 0 && values.len().is_multiple_of(row), "{} elements in rows of {row}", values.len());
@@ -151,7 +151,7 @@ impl Quantized {
                 });
                 Body::Rows { codes, scales }
             }
-            Scheme::Int4 { .. } | Scheme::Mxfp4 => {
+            Scheme::Int4 { .. } | Scheme::Mxfp4 | Scheme::Nvfp4 => {
                 panic!("invariant: {:?} is read, not made", quantization.scheme)
             }
         };
@@ -227,6 +227,29 @@ impl Quantized {
             inputs: Inputs::Runs { group: Scheme::MXFP4_BLOCK, first: 0 },
         });
         Ok(Self { quantization: plain(Scheme::Mxfp4), rows, row, body })
+    }
+
+    /// A matrix of `[rows, row]` elements in NVFP4: `codes` as in [`Self::from_mxfp4`], and what 16 elements of a row each are
+    /// multiplied by, the scale of the matrix in it.
+    ///
+    /// # Errors
+    /// If rows are not whole blocks of 16, there are not as many codes or scales, or a scale is not finite.
+    pub fn from_nvfp4(shape: [usize; 2], codes: Vec<u8>, scales: Vec<f32>) -> Result<Self, QuantError> {
+        let [rows, row] = shape;
+        let elements = shape_of(shape)?;
+        if !row.is_multiple_of(Scheme::NVFP4_BLOCK) {
+            return Err(QuantError::Shape { rows, row });
+        }
+        expect("codes (bytes)", codes.len(), elements / 2, shape)?;
+        expect("scales", scales.len(), elements / Scheme::NVFP4_BLOCK, shape)?;
+        finite("scale", &scales)?;
+        let body = Body::Groups(Groups {
+            codes: mxfp4::turned(codes),
+            steps: Steps::Floats(scales),
+            groups: row / Scheme::NVFP4_BLOCK,
+            inputs: Inputs::Runs { group: Scheme::NVFP4_BLOCK, first: 0 },
+        });
+        Ok(Self { quantization: plain(Scheme::Nvfp4), rows, row, body })
     }
 
     /// Matrices of one shape, quantised alike but each by itself, as one matrix of all their rows (experts).

@@ -51,8 +51,11 @@ impl Format {
             Scheme::Int4 { ordered: true, .. } => return None,
             Scheme::Int4 { .. } => (row / 2, Shared::Zeroed),
             Scheme::Mxfp4 => (row / 2, Shared::Power),
+            Scheme::Nvfp4 => (row / 2, Shared::Scale),
         };
-        let whole = row > 0 && row.is_multiple_of(group) && (group == row || group.is_multiple_of(32));
+        let whole = row > 0
+            && row.is_multiple_of(group)
+            && (quantization.scheme == Scheme::Int8 || group.is_multiple_of(32));
         whole.then(|| Self { codes, groups: row / group, group, shared })
     }
 
@@ -162,6 +165,10 @@ impl Quantized {
             Scheme::Int4 { .. } => {
                 let zeros = shared.chunks_exact(5 * format.groups).flat_map(|row| &row[4 * format.groups..]);
                 let steps = Steps::Even { scales: scales()?, zeros: zeros.copied().collect() };
+                Body::Groups(Groups { codes, steps, groups: format.groups, inputs: runs })
+            }
+            Scheme::Nvfp4 => {
+                let steps = Steps::Floats(scales()?);
                 Body::Groups(Groups { codes, steps, groups: format.groups, inputs: runs })
             }
             Scheme::Mxfp4 => {

@@ -1,5 +1,7 @@
 //! Values of GPTQ's, AWQ's and gpt-oss' formats (recorded by `record/packed_words.py`), bit for bit, and what is refused.
 
+use std::iter::once;
+
 use burnish_core::{Region, Scheme};
 use burnish_quant::{PackedWords, QuantError, Quantized, Scales, gptq_order, group_of};
 use half::{bf16, f16};
@@ -66,6 +68,24 @@ fn experts_of_gpt_oss() {
     assert!(matches!(from(15, &[127]), Err(QuantError::Length { got: 15, expected: 16, .. })));
     assert!(matches!(from(32, &[127, 255]), Err(QuantError::NotFinite { at: 1, .. })));
     assert!(matches!(Quantized::from_mxfp4([1, 33], vec![0; 17], vec![0; 2]), Err(QuantError::Shape { .. })));
+}
+
+#[test]
+fn small_floats_times_an_eight_bit_one() {
+    // 0.5 and -6 times 0.25, 1 and 1.5 times 3, the others 0.
+    let mut codes = vec![0_u8; 16];
+    (codes[0], codes[8]) = (0xf1, 0x32);
+    let quantized = Quantized::from_nvfp4([1, 32], codes.clone(), vec![0.25, 3.0]).unwrap();
+    assert_eq!(quantized.bytes(), quantized.quantization().bytes(1, 32));
+    let values = quantized.values::<f32>();
+    assert_eq!((values[0], values[1], values[16], values[17]), (0.125, -1.5, 3.0, 4.5));
+    assert_eq!(values.iter().filter(|value| **value != 0.0).count(), 4);
+    let region = Region::new(&[1, 32], vec![once(0..1).collect(), once(1..18).collect()]).unwrap();
+    assert_eq!(quantized.region(&region).values::<f32>(), values[1..18]);
+    let from = |shape, scales: &[f32]| Quantized::from_nvfp4(shape, codes.clone(), scales.to_vec());
+    assert!(matches!(from([2, 16], &[1.0]), Err(QuantError::Length { got: 1, expected: 2, .. })));
+    assert!(matches!(from([1, 32], &[1.0, f32::NAN]), Err(QuantError::NotFinite { at: 1, .. })));
+    assert!(matches!(from([4, 8], &[1.0, 1.0]), Err(QuantError::Shape { .. })));
 }
 
 #[test]

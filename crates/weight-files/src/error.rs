@@ -100,7 +100,7 @@ pub enum WeightFileError {
     },
     /// Scales that are not as many as a matrix has blocks.
     #[error(
-        "`{tensor}` is {got:?}, expected {expected:?}: a scale for each block of its matrix (weight_block_size); the files and config.json are of different models"
+        "`{tensor}` is {got:?}, expected {expected:?}: a scale for each block of its matrix (weight_block_size, block_structure); the files and config.json are of different models"
     )]
     BlockScales {
         /// The scales.

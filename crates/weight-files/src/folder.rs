@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use burnish_core::Dtype;
 use serde::Deserialize;
 
-use crate::block_scaled::{self, BlockScaled};
+use crate::block_scaled::BlockScaled;
 use crate::file::TensorFile;
 use crate::header::Entry;
 use crate::slice::Runs;
@@ -35,10 +35,10 @@ pub struct TensorInfo {
 #[derive(Debug)]
 pub struct WeightFolder {
     path: PathBuf,
-    files: Vec<TensorFile>,
+    pub(crate) files: Vec<TensorFile>,
     /// Tensor name to index into `files`.
-    places: BTreeMap<String, usize>,
-    scaled: BlockScaled,
+    pub(crate) places: BTreeMap<String, usize>,
+    pub(crate) scaled: BlockScaled,
 }
 
 #[derive(Deserialize)]
@@ -134,29 +134,6 @@ impl WeightFolder {
         Ok(Self { path: folder, files, places, scaled: BlockScaled::default() })
     }
 
-    /// Has matrices of eight-bit floats (`F8_E4M3`) read as the bfloat16 numbers that their scales (`NAME_scale_inv`) make
-    /// of them: one scale for each `block` (rows, columns), or for a whole matrix. The scales are no tensors of their own
-    /// any more.
-    ///
-    /// # Errors
-    /// If scales cannot be read, or are not as many as there are blocks.
-    pub fn with_block_scales(mut self, block: Option<[usize; 2]>) -> Result<Self, WeightFileError> {
-        let of_blocks = |(name, &place): (&String, &usize)| {
-            let entry = self.files[place].entry(name)?;
-            let scaled =
-                entry.dtype == block_scaled::E4M3 && self.places.contains_key(&block_scaled::scales_of(name));
-            scaled.then(|| (name.clone(), entry.shape.clone()))
-        };
-        let found: Vec<(String, Vec<usize>)> = self.places.iter().filter_map(of_blocks).collect();
-        let mut scaled = BlockScaled::default();
-        for (name, shape) in found {
-            scaled.insert(&name, &shape, block, &self.read(&block_scaled::scales_of(&name))?)?;
-        }
-        self.places.retain(|name, _| !block_scaled::is_beside(name));
-        self.scaled = scaled;
-        Ok(self)
-    }
-
     /// The folder or file that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -209,7 +186,7 @@ impl WeightFolder {
     /// As [`info`](Self::info), or if the disk cannot be read.
     pub fn read(&self, name: &str) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        if self.scaled.has(name) {
+        if self.scaled.get(name).is_some() {
             let runs = Runs::all((entry.end - entry.begin) as usize);
             return self.read_part(name, &runs, whole(&entry.shape));
         }
@@ -224,8 +201,8 @@ impl WeightFolder {
     /// As [`read`](Self::read), or if `out` is not as long as the tensor.
     pub fn read_into(&self, name: &str, out: &mut [u8]) -> Result<(), WeightFileError> {
         let (file, entry) = self.place(name)?;
-        let scaled = self.scaled.has(name);
-        let expected = (entry.end - entry.begin) as usize * if scaled { 2 } else { 1 };
+        let scaled = self.scaled.get(name);
+        let expected = (entry.end - entry.begin) as usize * scaled.map_or(1, |matrix| matrix.read.bytes());
         if expected != out.len() {
             let dtype = self.dtype(name, file, entry)?;
             return Err(WeightFileError::WrongLength {
@@ -235,7 +212,7 @@ impl WeightFolder {
                 got: out.len(),
             });
         }
-        if scaled {
+        if scaled.is_some() {
             out.copy_from_slice(&self.read(name)?.bytes);
             return Ok(());
         }
@@ -308,17 +285,17 @@ impl WeightFolder {
     /// As [`info`](Self::info), or if the file cannot be mapped.
     pub fn view(&self, name: &str) -> Result<TensorView<'_>, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        let dtype = if self.scaled.has(name) { Dtype::U8 } else { file.dtype(name, entry)? };
+        let dtype = if self.scaled.get(name).is_some() { Dtype::U8 } else { file.dtype(name, entry)? };
         Ok(TensorView { dtype, shape: &entry.shape, bytes: file.mapped(entry)? })
     }
 
     fn dtype(&self, name: &str, file: &TensorFile, entry: &Entry) -> Result<Dtype, WeightFileError> {
-        if self.scaled.has(name) { Ok(Dtype::Bf16) } else { file.dtype(name, entry) }
+        self.scaled.get(name).map_or_else(|| file.dtype(name, entry), |matrix| Ok(matrix.read))
     }
 
     /// Bytes of an element where it lies.
     fn stored_width(&self, name: &str, dtype: Dtype) -> usize {
-        if self.scaled.has(name) { 1 } else { dtype.bytes() }
+        if self.scaled.get(name).is_some() { 1 } else { dtype.bytes() }
     }
 
     /// What runs hold, which are `ranges` of the tensor along each dim.
@@ -332,14 +309,21 @@ impl WeightFolder {
         let dtype = self.dtype(name, file, entry)?;
         let mut bytes = vec![0; runs.total()];
         file.read_runs(entry, runs, &mut bytes)?;
-        if self.scaled.has(name) {
-            bytes = self.scaled.widen(name, entry, &ranges, &bytes);
+        if let Some(matrix) = self.scaled.get(name) {
+            bytes = matrix.widen(&ranges, &bytes);
         }
         Ok(HostTensor { dtype, shape: ranges.iter().map(Range::len).collect(), bytes })
     }
 
+    /// A tensor's file and place, as it lies there.
+    pub(crate) fn stored(&self, name: &str) -> Option<(usize, &Entry)> {
+        let &file = self.places.get(name)?;
+        Some((file, self.files[file].entry(name)?))
+    }
+
     fn place(&self, name: &str) -> Result<(&TensorFile, &Entry), WeightFileError> {
-        let found = self.places.get(name).and_then(|&i| Some((&self.files[i], self.files[i].entry(name)?)));
+        let found = self.scaled.get(name).map(|matrix| (&self.files[matrix.file], &matrix.entry));
+        let found = found.or_else(|| self.stored(name).map(|(file, entry)| (&self.files[file], entry)));
         found.ok_or_else(|| WeightFileError::UnknownTensor {
             path: self.path.clone(),
             name: name.to_owned(),

@@ -41,6 +41,7 @@ mod writer;
 
 pub use atomic::{write_atomic, write_atomic_on};
 pub use attempt::{Attempt, Share};
+pub use block_scaled::ScaleLayout;
 pub use commit::{FilePart, FinishedFolder, GatheredFolder};
 pub use error::{HeaderFault, WeightFileError};
 pub use file::read_at;

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_weight_files::{FolderWriter, HostTensor, WeightFileError, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, ScaleLayout, WeightFileError, WeightFolder};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype as StDtype, TensorView as StView};
 
@@ -296,8 +296,9 @@ fn eight_bit_floats_are_read_with_the_scales_of_their_blocks() {
     bytes.extend([0x40, 0x40, 0x80, 0xbf, 0x38]);
     std::fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
     let open = || WeightFolder::open(dir.path()).unwrap();
+    let with = |block| open().with_scales(ScaleLayout::FineGrained { block });
     assert!(open().info("w").unwrap_err().to_string().contains("F8_E4M3"));
-    let folder = open().with_block_scales(Some([2, 2])).unwrap();
+    let folder = with(Some([2, 2])).unwrap();
     assert_eq!(folder.names().collect::<Vec<_>>(), ["plain", "w", "x"]);
     let whole = folder.read("w").unwrap();
     assert_eq!((whole.dtype, &whole.shape[..]), (Dtype::Bf16, &[3, 5][..]));
@@ -312,8 +313,8 @@ fn eight_bit_floats_are_read_with_the_scales_of_their_blocks() {
     assert_eq!(folder.read_slice("x", 0, 1..2).unwrap().to_f32(), [-1.0; 4]);
     assert_eq!(folder.read_slice("x", 2, 1..2).unwrap().to_f32(), [3.0, 3.0, -1.0, -1.0]);
     assert!(folder.info("plain").is_err());
-    let error = open().with_block_scales(Some([2, 1])).unwrap_err().to_string();
+    let error = with(Some([2, 1])).unwrap_err().to_string();
     assert!(error.contains("`w_scale_inv` is [2, 3], expected [2, 5]"), "{error}");
-    let error = open().with_block_scales(None).unwrap_err().to_string();
+    let error = with(None).unwrap_err().to_string();
     assert!(error.contains("`w_scale_inv` is [2, 3], expected [1, 1]"), "{error}");
 }

@@ -46,6 +46,12 @@ fn of_powers(seed: usize) -> Quantized {
     Quantized::from_mxfp4([24, 64], blocks, scales).expect("invariant: sizes fit")
 }
 
+fn of_floats() -> Quantized {
+    let codes = (0..24 * 160 / 2).map(|i: usize| (i * 37 + 5) as u8).collect();
+    let scales = (0..24 * 10).map(|i| 0.001 + (i % 37) as f32 / 511.0).collect();
+    Quantized::from_nvfp4([24, 160], codes, scales).expect("invariant: sizes fit")
+}
+
 /// Some rows and columns of 192 by 256.
 fn part(whole: &Quantized, columns: Vec<Range<usize>>) -> Quantized {
     whole.region(&Region::announced(&[192, 256], vec![vec![8..40, 160..192], columns]))
@@ -76,6 +82,7 @@ pub(super) fn checks() -> Vec<Check> {
         ("GPTQ", Box::new(|| of_words(false, false))),
         ("GPTQ, groups in an order", Box::new(|| of_words(false, true))),
         ("AWQ", Box::new(|| of_words(true, false))),
+        ("NVFP4", Box::new(of_floats)),
         ("MXFP4, experts", Box::new(|| Quantized::stacked((0..3).map(of_powers).collect()))),
     ];
     let mut all = Vec::new();

@@ -89,8 +89,8 @@ impl ModelFolder {
         let spec = Spec::from_config(&config)?;
         let packing = Packing::from_config(&config, &spec)?;
         let mut weights = WeightFolder::open(&path)?;
-        if let Some(block) = packed::fp8_blocks(&config)? {
-            weights = weights.with_block_scales(block)?;
+        if let Some(layout) = packed::scales(&config)? {
+            weights = weights.with_scales(layout)?;
         }
         let spec = turned_by_files(untied_by_files(spec, &weights)?, &weights)?;
         let weights = Some(weights);
@@ -165,7 +165,7 @@ impl ModelFolder {
         self.weights.is_some()
     }
 
-    /// Whether matrices of it are quantised already, by bitsandbytes, GPTQ or AWQ.
+    /// Whether matrices of it are quantised already, by bitsandbytes, or in four bits by GPTQ, AWQ or compressed-tensors.
     #[must_use]
     pub fn is_quantized(&self) -> bool {
         self.packing.is_some()

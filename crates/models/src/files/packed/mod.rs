@@ -1,17 +1,19 @@
 //! Folders whose matrices are quantised already: which tensors stand for a matrix, and how they are read.
 //!
 //! * bitsandbytes: NF4, FP4 (each also with double quantisation) and int8, beside the name of the matrix.
-//! * GPTQ and AWQ in four bits, beside the name of its module.
+//! * GPTQ, AWQ, AutoRound (in words of either) and compressed-tensors in four bits, beside the name of its module.
 //!
-//! Matrices in fp8 with scales for blocks are read as bfloat16, and so are no quantised ones here.
+//! Matrices in eight bits with scales, fine-grained FP8 and those of compressed-tensors, are read as floats of 16 or 32 bits
+//! ([`ScaleLayout`]), and so are no quantised ones here.
 
 mod bitsandbytes;
+mod compressed;
 mod words;
 pub(crate) mod written;
 
 use burnish_core::{Dtype, Quantization};
 use burnish_quant::Quantized;
-use burnish_weight_files::{HostTensor, WeightFolder};
+use burnish_weight_files::{HostTensor, ScaleLayout, WeightFolder};
 use half::{bf16, f16};
 use serde_json::{Map, Value};
 
@@ -23,15 +25,20 @@ use crate::{ModelError, Spec};
 /// Where `config.json` says how a folder is quantised.
 pub(crate) const QUANTIZATION_CONFIG: &str = "quantization_config";
 
+/// How AutoRound has matrices where it does not say.
+const AUTO_GPTQ: &str = "auto_round:auto_gptq";
+
 /// How a folder's matrices are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     /// By bitsandbytes; int8 is read as this dtype, four bits as the one that each matrix names.
     BitsAndBytes { read: Dtype },
-    /// By GPTQ; zero points may be stored less one.
+    /// By GPTQ, or AutoRound in its words; zero points may be stored less one.
     Gptq { group_size: i64, less_one: bool },
     /// By AWQ.
     Awq { group_size: i64 },
+    /// By compressed-tensors; matrices with scales in float32 are read as this dtype.
+    CompressedTensors { read: Dtype },
 }
 
 /// A matrix as its headers declare it.
@@ -64,10 +71,14 @@ impl Packing {
         };
         let text = |key: &str| own.get(key).and_then(Value::as_str);
         match text("quant_method") {
-            Some("bitsandbytes") => {
-                let named = config.str("dtype")?.or(config.str("torch_dtype")?);
-                let read = named.and_then(|name| name.parse().ok()).filter(|dtype: &Dtype| dtype.is_float());
-                Ok(Some(Self::BitsAndBytes { read: read.filter(|&d| d != Dtype::F64).unwrap_or(Dtype::F32) }))
+            Some("bitsandbytes") => Ok(Some(Self::BitsAndBytes { read: named_dtype(config)? })),
+            Some(compressed::METHOD) => {
+                let four_bits = compressed::config(own, unsupported)?.four_bits;
+                Ok(if four_bits {
+                    Some(Self::CompressedTensors { read: named_dtype(config)? })
+                } else {
+                    None
+                })
             }
             Some("gptq") => {
                 let group_size = words::config(own, unsupported)?;
@@ -84,13 +95,31 @@ impl Packing {
                     other => Err(unsupported(".version", other.to_owned(), "gemm")),
                 }
             }
+            Some("auto-round") => {
+                let group_size = words::config(own, unsupported)?;
+                if let Some(other) = text("data_type").filter(|kind| *kind != "int") {
+                    return Err(unsupported(".data_type", other.to_owned(), "int"));
+                }
+                match text("packing_format").unwrap_or(AUTO_GPTQ) {
+                    AUTO_GPTQ => Ok(Some(Self::Gptq { group_size, less_one: true })),
+                    "auto_round" | "auto_round:gptqmodel" => {
+                        Ok(Some(Self::Gptq { group_size, less_one: false }))
+                    }
+                    "auto_round:auto_awq" => Ok(Some(Self::Awq { group_size })),
+                    other => Err(unsupported(
+                        ".packing_format",
+                        other.to_owned(),
+                        "auto_round, auto_round:auto_gptq, auto_round:gptqmodel, auto_round:auto_awq",
+                    )),
+                }
+            }
             // Widened as it is read.
             Some("fp8") => Ok(None),
             Some("mxfp4") if spec.names.experts.files == ExpertFiles::Turned => Ok(None),
             other => Err(unsupported(
                 ".quant_method",
                 other.unwrap_or("missing").to_owned(),
-                "bitsandbytes in four and eight bits, gptq and awq in four, fp8; or a folder of unquantised weights",
+                "bitsandbytes in four and eight bits, gptq, awq and auto-round in four, compressed-tensors, fp8; or a folder of unquantised weights",
             )),
         }
     }
@@ -102,6 +131,7 @@ impl Packing {
             Self::Gptq { .. } | Self::Awq { .. } => {
                 words::module(name).is_some_and(|module| weights.contains(&format!("{module}.qweight")))
             }
+            Self::CompressedTensors { .. } => compressed::has(weights, name),
         }
     }
 
@@ -111,6 +141,7 @@ impl Packing {
         match self {
             Self::BitsAndBytes { .. } => bitsandbytes::tensors(name).filter(known).collect(),
             Self::Gptq { .. } | Self::Awq { .. } => words::tensors(name).filter(known).collect(),
+            Self::CompressedTensors { .. } => compressed::tensors(name).filter(known).collect(),
         }
     }
 
@@ -125,6 +156,7 @@ impl Packing {
             Self::BitsAndBytes { read } => bitsandbytes::declared(weights, name, shape, read),
             Self::Gptq { group_size, .. } => words::declared(weights, name, shape, group_size, true),
             Self::Awq { group_size } => words::declared(weights, name, shape, group_size, false),
+            Self::CompressedTensors { read } => compressed::declared(weights, name, shape, read),
         }
     }
 
@@ -141,36 +173,53 @@ impl Packing {
                 words::read(weights, name, shape, group_size, Some(less_one))
             }
             Self::Awq { group_size } => words::read(weights, name, shape, group_size, None),
+            Self::CompressedTensors { read } => compressed::read(weights, name, shape, read),
         }
     }
 }
 
-/// The blocks that the matrices of a folder in fp8 have scales for; the inner `None` where each has one scale.
-pub(crate) fn fp8_blocks(config: &ConfigFile) -> Result<Option<Option<[usize; 2]>>, ModelError> {
-    let own = config.get(QUANTIZATION_CONFIG).and_then(Value::as_object);
-    let Some(own) = own.filter(|own| own.get("quant_method").and_then(Value::as_str) == Some("fp8")) else {
-        return Ok(None);
-    };
-    let unsupported = |key: &str, got: &Value, supported| ModelError::Unsupported {
-        key: format!("{QUANTIZATION_CONFIG}.{key}"),
-        got: got.to_string(),
+/// The dtype that `config.json` names, else float32.
+fn named_dtype(config: &ConfigFile) -> Result<Dtype, ModelError> {
+    let named = config.str("dtype")?.or(config.str("torch_dtype")?);
+    let read = named.and_then(|name| name.parse().ok());
+    Ok(read.filter(|dtype: &Dtype| dtype.is_float() && *dtype != Dtype::F64).unwrap_or(Dtype::F32))
+}
+
+/// How the matrices of a folder in eight bits lie beside their scales, where it has such.
+pub(crate) fn scales(config: &ConfigFile) -> Result<Option<ScaleLayout>, ModelError> {
+    let Some(own) = config.get(QUANTIZATION_CONFIG).and_then(Value::as_object) else { return Ok(None) };
+    let unsupported = |key: &str, got: String, supported| ModelError::Unsupported {
+        key: format!("{QUANTIZATION_CONFIG}{key}"),
+        got,
         supported,
     };
-    if let Some(format) = own.get("fmt").filter(|format| **format != "e4m3" && !format.is_null()) {
-        return Err(unsupported("fmt", format, "e4m3"));
-    }
-    let Some(size) = own.get("weight_block_size").filter(|size| !size.is_null()) else {
-        return Ok(Some(None));
-    };
-    let sides = size.as_array().map(|sides| sides.iter().map(Value::as_u64).collect::<Vec<_>>());
-    match sides.as_deref() {
-        Some([Some(rows), Some(columns)])
-            if (1..1 << 20).contains(rows) && (1..1 << 20).contains(columns) =>
-        {
-            Ok(Some(Some([*rows as usize, *columns as usize])))
+    match own.get("quant_method").and_then(Value::as_str) {
+        Some("fp8") => {
+            if let Some(format) = own.get("fmt").filter(|format| **format != "e4m3" && !format.is_null()) {
+                return Err(unsupported(".fmt", format.to_string(), "e4m3"));
+            }
+            let block = match own.get("weight_block_size").filter(|size| !size.is_null()) {
+                None => None,
+                Some(size) => Some(block_of(size).ok_or_else(|| {
+                    unsupported(".weight_block_size", size.to_string(), "[rows, columns] of a block, or null")
+                })?),
+            };
+            Ok(Some(ScaleLayout::FineGrained { block }))
         }
-        _ => Err(unsupported("weight_block_size", size, "[rows, columns] of a block, or null")),
+        Some(compressed::METHOD) => {
+            let block = compressed::config(own, unsupported)?.block;
+            Ok(Some(ScaleLayout::CompressedTensors { block, read: named_dtype(config)? }))
+        }
+        _ => Ok(None),
     }
+}
+
+/// Rows and columns of a block.
+fn block_of(value: &Value) -> Option<[usize; 2]> {
+    let sides = value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>()?;
+    let &[rows, columns] = &sides[..] else { return None };
+    let side = 1..1 << 20;
+    (side.contains(&rows) && side.contains(&columns)).then_some([rows as usize, columns as usize])
 }
 
 /// A tensor, if it is of this dtype and shape.

@@ -163,9 +163,10 @@ fn gradients_of_lora_on_experts_equal_one_rank_s() {
         let first = spec.names.experts.gate_up.rsplit('.').next().unwrap();
         let all = format!(r#""{first}", "down_proj", "gate.weight", "router.weight""#);
         for parameters in [all.as_str(), r#""experts.down_proj""#] {
+            let names = &spec.names.experts;
             let known = |name: &&str| {
-                !name.contains(".weight")
-                    || name.contains(spec.names.experts.router.rsplit('.').next().unwrap())
+                let of_router = name.contains(names.router.rsplit('.').next().unwrap());
+                !name.contains(".weight") || of_router && !names.router_is_linear
             };
             let parameters: Vec<&str> = parameters.split(", ").filter(known).collect();
             let config = LoraConfig::from_json(&format!(

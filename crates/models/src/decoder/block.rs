@@ -98,10 +98,10 @@ pub(crate) trait BlockRun {
     /// turns.
     fn latent_heads(&self, q: &Self::X, kv: &Self::X, turned: &Self::X) -> Result<Self::X, OpsError>;
 
-    /// Queries, keys and values, and the gates that stand behind each query.
+    /// Queries, keys and values, and the gates that linears give with them.
     fn queries_and_gates(&self, x: Self::X) -> Result<(Self::X, Self::X), OpsError>;
 
-    /// `x` times the sigmoid of as many gates.
+    /// `x` times the sigmoid of as many gates, or of one for each head.
     fn gated_each(&self, x: &Self::X, gates: &Self::X) -> Result<Self::X, OpsError>;
 
     /// Of what attention gave the dimensions that values have.
@@ -298,7 +298,7 @@ fn attention<R: BlockRun>(
         Some(latent) => of_latents(run, x, block, latent, name)?,
         None => {
             let mut qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
-            if run.spec().gated_heads && !block.convolves {
+            if run.spec().head_gates.is_some() && !block.convolves {
                 let both = run.queries_and_gates(qkv)?;
                 (qkv, gates) = (both.0, Some(both.1));
             }
@@ -754,7 +754,12 @@ impl BlockRun for OnTensors<'_> {
     fn gated_each(&self, x: &AnyTensor, gates: &AnyTensor) -> Result<AnyTensor, OpsError> {
         let x = x.rank::<2>()?;
         let gates = queries_keys::cast(sigmoid(gates.rank::<2>()?), x.dtype());
-        Ok(AnyTensor::new(x * gates))
+        let ([tokens, width], [_, count]) = (x.dims(), gates.dims());
+        if count == width {
+            return Ok(AnyTensor::new(x * gates));
+        }
+        let of_heads = x.reshape([tokens, count, width / count]) * gates.unsqueeze_dim(2);
+        Ok(AnyTensor::new(of_heads.reshape([tokens, width])))
     }
 
     fn values_of(&self, attended: AnyTensor) -> Result<AnyTensor, OpsError> {

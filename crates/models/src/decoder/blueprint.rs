@@ -358,6 +358,10 @@ impl Builder {
                 for module in of_keys {
                     all.push(self.linear(Place::KeysValues, &name(module), [kv, h], bias)?);
                 }
+                if let Some(each) = spec.gates_apart() {
+                    let shape = [spec.heads * each, h];
+                    all.push(self.linear(Place::HeadGates, &name(names.head_gates), shape, false)?);
+                }
                 all
             }
             QkvNames::Packed(module) => {

@@ -113,6 +113,8 @@ pub(crate) enum Place {
     PerLayer,
     Queries,
     KeysValues,
+    /// Gates of what attention gives.
+    HeadGates,
     /// What makes a latent, whole on every rank.
     Latent,
     /// Keys and values of a latent.

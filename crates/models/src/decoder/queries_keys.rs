@@ -225,8 +225,8 @@ fn widened(qkv: &AnyTensor, behind: &[f32], spec: &Spec, shard: &Shard) -> Resul
     Ok(AnyTensor::new(all.reshape([tokens, heads * wide])))
 }
 
-/// Queries, keys and values `[tokens, (heads + 2 * kv_heads) * head_dim]`, and the gates `[tokens, heads * head_dim]` that
-/// stand behind each query in what the linears give.
+/// Queries, keys and values `[tokens, (heads + 2 * kv_heads) * head_dim]`, and the gates that stand in what the linears give:
+/// behind each query (`[tokens, heads * head_dim]`), or behind all ([`Spec::gates_apart`] for each head).
 pub(crate) fn apart_from_gates(
     x: &AnyTensor,
     spec: &Spec,
@@ -235,6 +235,11 @@ pub(crate) fn apart_from_gates(
     let (d, heads) = (spec.head_dim, shard.heads);
     let x = x.rank::<2>()?;
     let [tokens, width] = x.dims();
+    if let Some(each) = spec.gates_apart() {
+        let part = |from: usize, to: usize| AnyTensor::new(x.clone().narrow(1, from, to - from));
+        let first = width - heads * each;
+        return Ok((part(0, first), part(first, width)));
+    }
     let first = 2 * heads * d;
     let of_heads = x.clone().narrow(1, 0, first).reshape([tokens, heads, 2 * d]);
     let half = |at: usize| of_heads.clone().narrow(2, at * d, d).reshape([tokens, heads * d]);

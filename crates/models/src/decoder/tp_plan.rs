@@ -29,6 +29,7 @@ fn style(place: Place) -> Style {
         Place::Embedding => Style::EmbeddingRowwise,
         Place::Queries
         | Place::KeysValues
+        | Place::HeadGates
         | Place::LatentUp
         | Place::QkvPerGroup
         | Place::DeltaQkv
@@ -631,6 +632,7 @@ fn split_of(
         Place::ExpertsUp if matches!(gate, Some(ExpertGate::Clamped { .. })) => mlp.scaled(2),
         Place::ExpertsUp if matches!(gate, Some(ExpertGate::Plain(_))) => mlp.clone(),
         Place::KeysValues => kv,
+        Place::HeadGates => heads.q(spec.gates_apart().unwrap_or(0)),
         Place::Qkv => Split::packed(&[q, kv.clone(), kv])?,
         Place::QkvPerGroup => kv.scaled(spec.heads / spec.kv_heads + 2),
         Place::GateUp | Place::ExpertsUp => Split::packed(&[mlp.clone(), mlp.clone()])?,

@@ -27,15 +27,15 @@ use gpt::{
 };
 use granite::{granite_swa, granitemoe_swa};
 use layer_normed::{phi, stablelm, starcoder2};
-use lfm::{lfm2, lfm2_moe};
+use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
-    apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, hyperclovax, internlm3, iquestcoder,
-    jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
+    apertus, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax, internlm3,
+    iquestcoder, jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
 use mixtures::{
-    deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe,
-    granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
+    afmoe, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss,
+    granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -145,6 +145,7 @@ static FAMILIES: &[Entry] = &[
     family("nemotron", "Nemotron", nemotron),
     family("gpt_neox", "GPTNeoX", gpt_neox),
     family("internlm3", "Llama", internlm3),
+    family("exaone", "Llama", exaone),
     family("exaone4", "Exaone4", exaone4),
     family("helium", "Helium", helium),
     family("ernie4_5", "Ernie4_5", ernie4_5),
@@ -167,6 +168,7 @@ static FAMILIES: &[Entry] = &[
     family("xglm", "XGLM", xglm),
     family("cwm", "Cwm", cwm),
     family("lfm2", "Lfm2", lfm2),
+    family("lfm3", "Lfm3", lfm3),
     family("jais2", "Jais2", jais2),
     family("hyperclovax", "HyperCLOVAX", hyperclovax),
     family("iquestcoder", "Llama", iquestcoder),
@@ -197,6 +199,7 @@ static FAMILIES: &[Entry] = &[
     family("phimoe", "Phimoe", phimoe),
     family("minimax_m2", "MiniMaxM2", minimax_m2),
     family("lfm2_moe", "Lfm2Moe", lfm2_moe),
+    family("afmoe", "Afmoe", afmoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
     family("glm4_moe_lite", "Glm4MoeLite", glm4_moe_lite),
     family("dots1", "Dots1", dots1),

@@ -137,6 +137,17 @@ pub enum QkNorm {
     },
 }
 
+/// Gates of what attention gives, by whose sigmoid it is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadGates {
+    /// Of each element one, which its query head's layer gives behind the query (Qwen3-Next).
+    BehindQueries,
+    /// Of each element one, by a layer of its own (AFMoE).
+    Elements,
+    /// Of each head one, by a layer of its own (LFM3).
+    Heads,
+}
+
 /// How the dimensions of a head that turn together lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
@@ -485,8 +496,8 @@ pub struct Spec {
     pub ssd: Option<SsdSpec>,
     /// What multiplies the feed-forward's gates before their activation, and its output (Falcon-H1).
     pub mlp_scales: [f32; 2],
-    /// Whether each query head's layer gives a gate behind the query, whose sigmoid multiplies what attention gives (Qwen3-Next).
-    pub gated_heads: bool,
+    /// Gates of what attention gives.
+    pub head_gates: Option<HeadGates>,
     /// The mixture of experts of blocks that have one.
     pub experts: Option<ExpertsSpec>,
     /// Blocks behind the last that predict tokens further on (GLM-4.5), which no class of Transformers runs: files may
@@ -570,8 +581,18 @@ impl Spec {
     pub fn query_dim(&self) -> usize {
         match self.latent {
             Some(latent) => latent.still + latent.turned,
-            None if self.gated_heads => 2 * self.head_dim,
+            None if self.head_gates == Some(HeadGates::BehindQueries) => 2 * self.head_dim,
             None => self.head_dim,
+        }
+    }
+
+    /// Gates of a head that a layer of their own gives.
+    #[must_use]
+    pub fn gates_apart(&self) -> Option<usize> {
+        match self.head_gates? {
+            HeadGates::BehindQueries => None,
+            HeadGates::Elements => Some(self.head_dim),
+            HeadGates::Heads => Some(1),
         }
     }
 

@@ -21,6 +21,8 @@ pub struct Names {
     pub qk_norms: [&'static str; 2],
     /// Whether files have those of each head apart, as `{norm}.norms.{head}` (StableLM 2 12B).
     pub qk_norms_apart: bool,
+    /// What gates the attention's output, where a layer of its own does.
+    pub head_gates: &'static str,
     /// The attention's output.
     pub o: &'static str,
     /// Of blocks with a convolution: what it reads, its kernel, its output.
@@ -48,6 +50,8 @@ pub struct Names {
     pub head: &'static str,
     /// How else files may begin the name of a parameter that begins so: (its own, the files').
     pub other_spellings: &'static [(&'static str, &'static str)],
+    /// What files may have for parts of names, all in one name: (its own, the files').
+    pub other_parts: &'static [(&'static str, &'static str)],
     /// What names of tensors hold that no class of Transformers reads; empty for none.
     pub unread: &'static str,
     /// Whether files keep the blocks' matrices as `[in, out]` (GPT-2's `Conv1D`).
@@ -482,6 +486,7 @@ pub(crate) const LLAMA: Names = Names {
     qkv: QkvNames::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
     qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     qk_norms_apart: false,
+    head_gates: "",
     o: "self_attn.o_proj",
     conv: ["", "", ""],
     delta: DeltaNames::Apart([
@@ -500,6 +505,7 @@ pub(crate) const LLAMA: Names = Names {
     norm: "model.norm",
     head: "lm_head",
     other_spellings: &[],
+    other_parts: &[],
     unread: "",
     turned: false,
 };
@@ -702,6 +708,54 @@ pub(crate) const LFM2: Names = Names {
     ..LLAMA
 };
 
+/// LFM3's.
+pub(crate) const LFM3: Names = Names {
+    qk_norms: LLAMA.qk_norms,
+    head_gates: "self_attn.g_proj",
+    o: LLAMA.o,
+    attention_post_norm: "post_operator_norm",
+    mlp_post_norm: "post_ffn_norm",
+    other_parts: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")],
+    ..LFM2
+};
+
+/// AFMoE's.
+pub(crate) const AFMOE: Names = Names {
+    head_gates: "self_attn.gate_proj",
+    attention_post_norm: "post_attention_layernorm",
+    mlp_norm: "pre_mlp_layernorm",
+    mlp_post_norm: "post_mlp_layernorm",
+    experts: ExpertNames {
+        router: "mlp.router.gate",
+        correction: "mlp.expert_bias",
+        files: ExpertFiles::Apart {
+            experts: "mlp.experts",
+            modules: ["gate_proj", "up_proj", "down_proj"],
+            router: "mlp.router.gate",
+        },
+        router_is_linear: true,
+        ..GLM4_MOE.experts
+    },
+    ..LLAMA
+};
+
+/// EXAONE 3's: Llama's, which its files call otherwise.
+pub(crate) const EXAONE: Names = Names {
+    other_parts: &[
+        ("model.embed_tokens.", "transformer.wte."),
+        ("model.layers.", "transformer.h."),
+        ("model.norm.", "transformer.ln_f."),
+        (".self_attn.o_proj.", ".attn.attention.out_proj."),
+        (".self_attn.", ".attn.attention."),
+        (".input_layernorm.", ".ln_1."),
+        (".post_attention_layernorm.", ".ln_2."),
+        (".mlp.gate_proj.", ".mlp.c_fc_0."),
+        (".mlp.up_proj.", ".mlp.c_fc_1."),
+        (".mlp.down_proj.", ".mlp.c_proj."),
+    ],
+    ..LLAMA
+};
+
 /// XGLM's.
 pub(crate) const XGLM: Names = Names {
     embed: "model.embed_tokens",
@@ -746,7 +800,15 @@ impl Names {
         let other =
             |&(own, theirs): &(&str, &str)| parameter.strip_prefix(own).map(|rest| format!("{theirs}{rest}"));
         let own = std::iter::once(parameter.to_owned());
-        own.chain(self.of_mixture_in_files(parameter)).chain(self.other_spellings.iter().filter_map(other))
+        let in_parts = || {
+            self.other_parts
+                .iter()
+                .fold(parameter.to_owned(), |name, (own, theirs)| name.replace(own, theirs))
+        };
+        let by_parts = (!self.other_parts.is_empty()).then(in_parts);
+        own.chain(self.of_mixture_in_files(parameter))
+            .chain(self.other_spellings.iter().filter_map(other))
+            .chain(by_parts)
     }
 
     /// Whether a tensor of the files is the decoder's own, of whichever spelling: in a model of several parts the others

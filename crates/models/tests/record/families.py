@@ -214,6 +214,18 @@ def more_families():
     yield "lfm2", "lfm2", square | dict(
         num_hidden_layers=3, full_attn_idxs=[1], conv_L_cache=3, conv_bias=True, block_multiple_of=4,
         block_ff_dim=48)
+    # Gates of heads, windows, ropes by kinds of blocks.
+    yield "lfm3", "lfm3", square | dict(
+        num_hidden_layers=4, layer_types=["conv", "sliding_attention", "full_attention", "conv"], conv_L_cache=3, conv_bias=True,
+        sliding_window=8, num_key_value_heads=2, head_dim=12, attention_bias=True, initializer_range=0.15, rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}})
+    yield "lfm3-bare", "lfm3", square | dict(
+        num_hidden_layers=2, layer_types=["sliding_attention", "conv"], conv_L_cache=3, sliding_window=8, head_dim=8,
+        use_sandwich_norm=False, use_attention_gate=False, tie_word_embeddings=False)
+    yield "exaone", "exaone", base | dict(attention_bias=True, mlp_bias=True, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16})
     yield "cwm", "cwm", base | dict(sliding_window=8, layer_types=alternating, mlp_bias=True, rope_parameters={
         "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16})
@@ -439,6 +451,10 @@ def more_families():
     yield "lfm2-moe", "lfm2_moe", mixed | dict(
         num_experts=5, moe_intermediate_size=10, intermediate_size=20, num_hidden_layers=3, num_dense_layers=1, conv_L_cache=3,
         conv_bias=True, routed_scaling_factor=1.7, layer_types=["conv", "full_attention", "conv"], initializer_range=0.15)
+    yield "afmoe", "afmoe", mixed | dict(
+        num_experts=5, moe_intermediate_size=8, intermediate_size=20, num_hidden_layers=4, num_dense_layers=1, num_shared_experts=2,
+        num_key_value_heads=2, head_dim=12, route_scale=1.7, sliding_window=8, mup_enabled=True, attention_bias=True,
+        initializer_range=0.15)
     yield from state_spaces(square, mixed)
     # One's attention, another's feed-forwards.
     yield "hunyuan-moe", "hunyuan_v1_moe", mixed | dict(

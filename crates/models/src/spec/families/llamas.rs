@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
 use crate::spec::rope::{Rope, RopeDefaults, RopeKind};
 use crate::spec::{BlockLayout, Grows, NormKind, Pairs, QkNorm, QueryGrowth, Spec, names, wrong};
@@ -15,6 +15,28 @@ pub(super) fn llama(r: &Reader<'_>) -> Result<Spec, ModelError> {
         mlp_bias: r.bool("mlp_bias", false)?,
         ..r.spec(&LLAMA_DEFAULTS)?
     })
+}
+
+/// EXAONE 3: Llama under other names.
+pub(super) fn exaone(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own = [
+        ("num_hidden_layers", "num_layers"),
+        ("rms_norm_eps", "layer_norm_epsilon"),
+        ("hidden_act", "activation_function"),
+    ];
+    let config = renamed(r.config, &own);
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        max_positions: 4096,
+        norm_eps: 1e-5,
+        pad_token: Some(0),
+        rope_theta: 500_000.0,
+        ..LLAMA_DEFAULTS
+    };
+    let bias = r.bool("attention_bias", false)?;
+    let (mlp_bias, spec) = (r.bool("mlp_bias", false)?, r.spec(&defaults)?);
+    Ok(Spec { names: names::EXAONE, qkv_bias: bias, o_bias: bias, mlp_bias, ..spec })
 }
 
 pub(super) fn mistral(r: &Reader<'_>) -> Result<Spec, ModelError> {

@@ -9,8 +9,8 @@ use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
 use crate::spec::{
-    BlockLayout, ExpertsSpec, Grows, LatentAttention, NormKind, Pairs, QkNorm, QueryGrowth, SharedExpert,
-    Spec, names, wrong,
+    BlockLayout, ExpertsSpec, Grows, HeadGates, LatentAttention, NormKind, Pairs, QkNorm, QueryGrowth,
+    SharedExpert, Spec, names, wrong,
 };
 
 /// What a class of Transformers has where its configuration does not say.
@@ -241,6 +241,52 @@ pub(super) fn lfm2_mixture(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelE
         experts.balance = None;
     }
     Ok(())
+}
+
+/// AFMoE: gates of attention's elements, blocks with windows, which turn, and blocks without, norms on both sides, sigmoid
+/// scores.
+pub(super) fn afmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults { head_dim: Some(128), max_positions: 16_384, norm_eps: 1e-5, ..LLAMA_DEFAULTS };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::AFMOE;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.qk_norm = Some(QkNorm::PerHead);
+    spec.head_gates = Some(HeadGates::Elements);
+    spec.layout = BlockLayout::Sandwich;
+    if r.bool("mup_enabled", false)? {
+        spec.embedding_scale = (spec.hidden as f64).sqrt() as f32;
+    }
+    let every = r.config.usize("global_attn_every_n_layers")?.unwrap_or(4).max(1);
+    let window = r.window(Some(1024))?;
+    let sliding = r.sliding(spec.layers.len(), |layer| (layer + 1) % every != 0)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        (layer.window, layer.rope) = (window.filter(|_| slides), slides.then_some(0));
+    }
+    let own = MixtureDefaults {
+        count: 64,
+        per_token: 6,
+        width_key: "moe_intermediate_size",
+        width: 1408,
+        renormalise: Some(true),
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    let dense = r.config.usize("num_dense_layers")?.unwrap_or(1);
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts = at >= dense;
+    }
+    let shared = r.config.usize("num_shared_experts")?.unwrap_or(2);
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.rule.scale = r.f32("route_scale", 1.0)?;
+        experts.corrected = true;
+        experts.balance = None;
+        let intermediate = shared.checked_mul(experts.intermediate).filter(|width| *width > 0);
+        let wrong = || wrong("num_shared_experts", &shared.to_string(), "a positive integer");
+        experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
+    }
+    Ok(spec)
 }
 
 pub(super) fn qwen3_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {

@@ -6,7 +6,7 @@ use super::mixtures::{qwen_blocks, qwen_delta_mixture};
 use super::multimodal::plain_rope;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
-use crate::spec::{GatedDelta, NormKind, QkNorm, Spec, names, wrong};
+use crate::spec::{GatedDelta, HeadGates, NormKind, QkNorm, Spec, names, wrong};
 
 /// Qwen's windows: by `layer_types`, or on the layers from `max_window_layers` on.
 pub(super) fn qwen_windows(r: &Reader<'_>, spec: &mut Spec, full_until: usize) -> Result<(), ModelError> {
@@ -48,7 +48,7 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
     (spec.qkv_bias, spec.o_bias) = (bias, bias);
     spec.norm = NormKind::RmsPlusOne;
     spec.qk_norm = Some(QkNorm::PerHead);
-    spec.gated_heads = true;
+    spec.head_gates = Some(HeadGates::BehindQueries);
     let number = |key: &str, default: usize| match r.config.usize(key)? {
         Some(0) => Err(wrong(key, "0", "a positive integer")),
         given => Ok(given.unwrap_or(default)),

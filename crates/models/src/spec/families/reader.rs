@@ -144,7 +144,7 @@ impl Reader<'_> {
             delta: None,
             ssd: None,
             mlp_scales: [1.0; 2],
-            gated_heads: false,
+            head_gates: None,
             experts: None,
             further: 0,
             layers: vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; layers],

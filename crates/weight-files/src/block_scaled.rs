@@ -14,8 +14,8 @@ use crate::{HostTensor, WeightFileError, WeightFolder};
 /// How the matrices of a folder that have scales lie beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleLayout {
-    /// DeepSeek-V3's, which Transformers calls fine-grained FP8: a matrix `NAME` in `F8_E4M3` and scales `NAME_scale_inv`,
-    /// read as bfloat16.
+    /// DeepSeek-V3's, which Transformers calls fine-grained FP8: a matrix `NAME` in `F8_E4M3` and scales `NAME_scale_inv` in
+    /// floats or, as powers of two, in `F8_E8M0`, read as bfloat16.
     FineGrained {
         /// Rows and columns that share a scale; without them a matrix has one.
         block: Option<[usize; 2]>,
@@ -34,6 +34,8 @@ pub enum ScaleLayout {
 
 /// How a header names eight-bit floats.
 const E4M3: &str = "F8_E4M3";
+/// How a header names powers of two, whose exponents are 127 too large; compressed-tensors calls them `U8`.
+const E8M0: &str = "F8_E8M0";
 /// What the name of a fine-grained matrix' scales ends with.
 const SCALE_INV: &str = "_scale_inv";
 /// Scales of what a matrix is multiplied with, which burnish does not round.
@@ -196,7 +198,7 @@ impl WeightFolder {
         let Some((file, entry)) = self.stored(name).filter(|(_, entry)| entry.dtype == E4M3) else {
             return Ok(None);
         };
-        let values = self.read(scales)?;
+        let values = self.scales(scales)?;
         let wrong = |expected: Vec<usize>| wrong(scales, &values, expected);
         let [outer @ .., rows, columns] = &entry.shape[..] else { return Err(wrong(Vec::new())) };
         let block = block.unwrap_or([(*rows).max(1), (*columns).max(1)]);
@@ -211,11 +213,21 @@ impl WeightFolder {
             entry: entry.clone(),
             read: Dtype::Bf16,
             codes: Codes::E4m3,
-            scales: values.to_f32(),
+            scales: multipliers(&values),
             zeros: Vec::new(),
             grid,
             block,
         }))
+    }
+
+    /// Scales as they lie in the file, exponents as bytes.
+    fn scales(&self, name: &str) -> Result<HostTensor, WeightFileError> {
+        let Some((file, entry)) = self.stored(name).filter(|(_, entry)| entry.dtype == E8M0) else {
+            return self.read(name);
+        };
+        let mut scales = HostTensor::zeros(Dtype::U8, &entry.shape);
+        self.files[file].read_bytes(entry, 0, &mut scales.bytes)?;
+        Ok(scales)
     }
 
     fn compressed(
@@ -235,7 +247,7 @@ impl WeightFolder {
             },
         };
         let &[rows, columns] = &entry.shape[..] else { return Ok(None) };
-        let values = self.read(scales)?;
+        let values = self.scales(scales)?;
         let (grid, block) = match values.shape[..] {
             _ if values.elements() == 1 => ([1, 1], [rows.max(1), columns.max(1)]),
             [own] if own == rows => ([rows, 1], [1, columns.max(1)]),
@@ -274,14 +286,14 @@ impl WeightFolder {
                 all.map(|(row, group)| codes.value(zero(row, group))).collect()
             }
         };
-        let (scales, read) = match values.dtype {
-            // Powers of two, as Microscaling has them.
-            Dtype::U8 => (values.bytes.iter().map(|&exponent| power(exponent)).collect(), Dtype::Bf16),
-            Dtype::F32 => (values.to_f32(), read),
-            dtype @ (Dtype::Bf16 | Dtype::F16) => (values.to_f32(), dtype),
+        let read = match values.dtype {
+            // Microscaling's.
+            Dtype::U8 => Dtype::Bf16,
+            Dtype::F32 => read,
+            dtype @ (Dtype::Bf16 | Dtype::F16) => dtype,
             _ => return Ok(None),
         };
-        Ok(Some(Matrix { file, entry, read, codes, scales, zeros, grid, block }))
+        Ok(Some(Matrix { file, entry, read, codes, scales: multipliers(&values), zeros, grid, block }))
     }
 
     /// A matrix of eight-bit codes, four a word: the bytes of a row in order.
@@ -325,9 +337,12 @@ fn wrong(tensor: &str, got: &HostTensor, expected: Vec<usize>) -> WeightFileErro
     WeightFileError::BlockScales { tensor: tensor.to_owned(), got: got.shape.clone(), expected }
 }
 
-/// The power of two of an exponent that is 127 too large.
-fn power(exponent: u8) -> f32 {
-    2.0_f32.powi(i32::from(exponent) - 127)
+/// What scales multiply by: bytes are exponents of two, 127 too large.
+fn multipliers(scales: &HostTensor) -> Vec<f32> {
+    match scales.dtype {
+        Dtype::U8 => scales.bytes.iter().map(|&exponent| 2.0_f32.powi(i32::from(exponent) - 127)).collect(),
+        _ => scales.to_f32(),
+    }
 }
 
 /// The number of a code of `F8_E4M3`.

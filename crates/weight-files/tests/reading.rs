@@ -318,3 +318,17 @@ fn eight_bit_floats_are_read_with_the_scales_of_their_blocks() {
     let error = with(None).unwrap_err().to_string();
     assert!(error.contains("`w_scale_inv` is [2, 3], expected [1, 1]"), "{error}");
 }
+
+#[test]
+fn scales_may_be_powers_of_two() {
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[0,8]},
+        "w_scale_inv":{"dtype":"F8_E8M0","shape":[1,2],"data_offsets":[8,10]}}"#;
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0x38_u8, 0x40, 0xb8, 0x38, 0x38, 0x38, 0x38, 0x40, 128, 126]);
+    std::fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
+    let layout = ScaleLayout::FineGrained { block: Some([2, 2]) };
+    let folder = WeightFolder::open(dir.path()).unwrap().with_scales(layout).unwrap();
+    assert_eq!(folder.read("w").unwrap().to_f32(), [2.0, 4.0, -0.5, 0.5, 2.0, 2.0, 0.5, 1.0]);
+}

@@ -55,15 +55,20 @@ fn a_tied_head_alone_is_the_embedding_too() {
     assert_eq!(answers(folder.path()), answers(&fixtures().join("llama-tied")));
 }
 
-/// What ERNIE 4.5's files have of predicting tokens further on no class reads.
+/// What files of ERNIE 4.5 and MiMo have of predicting tokens further on no class reads.
 #[test]
-fn tensors_of_ernie_s_further_tokens_are_left_out() {
-    let folder = reweighted("ernie4_5-moe", |weights| {
-        let extra = HostTensor::from_f32(&[1.0; 4], &[4], Dtype::F32).unwrap();
-        weights.push(("model.mtp_emb_norm.0.weight".to_owned(), extra));
-    });
-    let answers = |path: &std::path::Path| logits(&load(path, &device()).unwrap().decoder, &[ROW.to_vec()]);
-    assert_eq!(answers(folder.path()), answers(&fixtures().join("ernie4_5-moe")));
+fn tensors_of_further_tokens_are_left_out() {
+    for (name, tensor) in
+        [("ernie4_5-moe", "model.mtp_emb_norm.0.weight"), ("mimo", "model.mtp_layers.0.mlp.down_proj.weight")]
+    {
+        let folder = reweighted(name, |weights| {
+            let extra = HostTensor::from_f32(&[1.0; 4], &[4], Dtype::F32).unwrap();
+            weights.push((tensor.to_owned(), extra));
+        });
+        let answers =
+            |path: &std::path::Path| logits(&load(path, &device()).unwrap().decoder, &[ROW.to_vec()]);
+        assert_eq!(answers(folder.path()), answers(&fixtures().join(name)), "{name}");
+    }
 }
 
 /// Keys of the new mixtures that would change what is computed are refused by name.
@@ -80,6 +85,8 @@ fn what_mixtures_do_not_compute_is_named() {
         ),
         ("ernie4_5-moe", "moe_norm_min", json!(0.1)),
         ("ernie4_5-moe", "moe_layer_interval", json!(0)),
+        ("minicpm", "num_experts", json!(8)),
+        ("minicpm", "sparse_config", json!([{"dense_len": 8192}])),
     ] {
         let folder = copy(name, |config| {
             let key = if value.is_object() { "rope_parameters" } else { key };

@@ -140,7 +140,7 @@ fn gradients_of_full_training_equal_one_rank_s_in_every_family() {
 }
 
 /// Every linear layer and both ends, whatever families call them.
-const EVERYWHERE: &str = r#""target_modules": ".*(_proj|embed_tokens|embed_in|lm_head|query_key_value|dense.*|c_fc|fc[12]|wte|word_embeddings|c_attn|fc_in|fc_out|.*per_layer.*)""#;
+const EVERYWHERE: &str = r#""target_modules": ".*(_proj|embed_tokens|embed_in|lm_head|query_key_value|dense.*|c_fc|fc[12]|wte|word_embeddings|c_attn|fc_in|fc_out|attention.w.*|feed_forward.w.|tok_embeddings|output|.*per_layer.*)""#;
 
 /// Where a mixture of experts may have adapters of any kind.
 const AROUND_EXPERTS: &str = r#""target_modules": ".*(self_attn.*_proj|mlp[.](gate|up|down)_proj|router[.]proj|shared_expert.*_proj|shared_mlp.*_linear|shared_expert_gate|embed_tokens|lm_head)""#;

@@ -21,9 +21,9 @@ fn part(path: &std::path::Path, world: &World) -> Result<Decoder, ModelError> {
 /// Whether ranks would share heads of this fixture's packed matrices unevenly, or a group of them at all.
 pub(crate) fn is_uneven(name: &str, ranks: usize) -> bool {
     let uneven = ["phi3-window", "gpt-bigcode", "codegen"];
-    let falcon = |names: [&str; 2]| names.contains(&name);
-    ranks == 3 && (uneven.contains(&name) || falcon(["falcon", "falcon-rw-shared"]))
-        || ranks > 2 && falcon(["falcon-new", "falcon-rw-groups"])
+    let grouped = ["falcon-new", "falcon-rw-groups", "internlm2"];
+    ranks == 3 && (uneven.contains(&name) || ["falcon", "falcon-rw-shared"].contains(&name))
+        || ranks > 2 && grouped.contains(&name)
 }
 
 const PROMPTS: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[5, 3], &[5, 8, 9, 7, 9]];

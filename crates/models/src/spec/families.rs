@@ -29,8 +29,9 @@ use granite::{granite_swa, granitemoe_swa};
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
-    apertus, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax, internlm3,
-    iquestcoder, jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
+    apertus, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax, internlm2,
+    internlm3, iquestcoder, jais2, llama, minicpm, ministral, ministral3, mistral, nanochat, nemotron, phi3,
+    seed_oss, smollm3,
 };
 use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
 use mixtures::{
@@ -40,7 +41,7 @@ use mixtures::{
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
 use olmo::{olmo, olmo2, olmo3};
-use qwen::{qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
+use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::Reader;
 
 use crate::ModelError;
@@ -144,7 +145,10 @@ static FAMILIES: &[Entry] = &[
     family("stablelm", "StableLm", stablelm),
     family("nemotron", "Nemotron", nemotron),
     family("gpt_neox", "GPTNeoX", gpt_neox),
+    family("internlm2", "InternLM2", internlm2),
     family("internlm3", "Llama", internlm3),
+    family("mimo", "MiMo", mimo),
+    family("minicpm", "MiniCPM", minicpm),
     family("exaone", "Llama", exaone),
     family("exaone4", "Exaone4", exaone4),
     family("helium", "Helium", helium),

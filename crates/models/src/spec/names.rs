@@ -739,6 +739,22 @@ pub(crate) const AFMOE: Names = Names {
     ..LLAMA
 };
 
+/// InternLM 2's.
+pub(crate) const INTERNLM2: Names = Names {
+    embed: "model.tok_embeddings",
+    attention_norm: "attention_norm",
+    qkv: QkvNames::PerGroup("attention.wqkv"),
+    o: "attention.wo",
+    mlp_norm: "ffn_norm",
+    up: UpNames::Gated(["feed_forward.w1", "feed_forward.w3"]),
+    down: "feed_forward.w2",
+    head: "output",
+    ..LLAMA
+};
+
+/// MiMo's.
+pub(crate) const MIMO: Names = Names { unread: "mtp_layers.", ..LLAMA };
+
 /// EXAONE 3's: Llama's, which its files call otherwise.
 pub(crate) const EXAONE: Names = Names {
     other_parts: &[

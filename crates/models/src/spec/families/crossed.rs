@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cohere_glm::glm;
-use super::llamas::{exaone4, hunyuan};
+use super::llamas::{exaone4, hunyuan, minicpm_factors};
 use super::mixtures::{MIXTRAL, MixtureDefaults, corrected, glm4_moe, latents, mixture};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
@@ -204,13 +204,7 @@ pub(super) fn minicpm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = latents(r, &defaults)?;
     spec.pairs = Pairs::Halves;
     spec.mlp_bias = r.bool("mlp_bias", false)?;
-    spec.embedding_scale = r.f32("scale_emb", 12.0)?;
-    if let Some(depth) = r.nullable("scale_depth", Some(1.4))? {
-        spec.residual_scale = depth / (spec.layers.len() as f32).sqrt();
-    }
-    if let Some(base) = r.nullable("dim_model_base", Some(256.0))? {
-        spec.logit_scale = base / spec.hidden as f32;
-    }
+    minicpm_factors(r, &mut spec, [12.0, 1.4, 256.0])?;
     Ok(spec)
 }
 

@@ -39,6 +39,50 @@ pub(super) fn exaone(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(Spec { names: names::EXAONE, qkv_bias: bias, o_bias: bias, mlp_bias, ..spec })
 }
 
+/// InternLM 2: Llama with queries, keys and values of a group in one matrix.
+pub(super) fn internlm2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut spec = r.spec(&Defaults { pad_token: Some(0), ..LLAMA_DEFAULTS })?;
+    spec.names = names::INTERNLM2;
+    let bias = r.bool("bias", true)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    Ok(spec)
+}
+
+/// MiniCPM 1, 2 and 4: factors of embeddings, branches and logits. Attention over some blocks of keys alone (`sparse_config`)
+/// is refused, and so are its mixtures.
+pub(super) fn minicpm(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    for key in ["sparse_config", "num_experts"] {
+        if let Some(value) = r.config.get(key).filter(|value| !value.is_null() && **value != 0) {
+            return Err(ModelError::Unsupported {
+                key: key.to_owned(),
+                got: value.to_string(),
+                supported: "none: leave it out of config.json for dense attention and feed-forwards",
+            });
+        }
+    }
+    let mut spec = r.spec(&Defaults { tied: true, initializer_range: 0.1, ..LLAMA_DEFAULTS })?;
+    spec.qkv_bias = r.bool("attention_bias", false)?;
+    spec.o_bias = spec.qkv_bias;
+    minicpm_factors(r, &mut spec, [1.0, 1.0, 1.0])?;
+    Ok(spec)
+}
+
+/// What MiniCPM multiplies: embeddings, what is added to the stream, and what the head reads.
+pub(super) fn minicpm_factors(
+    r: &Reader<'_>,
+    spec: &mut Spec,
+    [embedding, depth, base]: [f64; 3],
+) -> Result<(), ModelError> {
+    spec.embedding_scale = r.f32("scale_emb", embedding)?;
+    if let Some(depth) = r.nullable("scale_depth", Some(depth))? {
+        spec.residual_scale = depth / (spec.layers.len() as f32).sqrt();
+    }
+    if let Some(base) = r.nullable("dim_model_base", Some(base))? {
+        spec.logit_scale = base / spec.hidden as f32;
+    }
+    Ok(())
+}
+
 pub(super) fn mistral(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = r.spec(&Defaults { kv_heads: Some(8), max_positions: 131_072, ..LLAMA_DEFAULTS })?;
     let window = r.window(Some(4096))?;

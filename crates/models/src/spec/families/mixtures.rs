@@ -246,9 +246,11 @@ pub(super) fn lfm2_mixture(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelE
 /// AFMoE: gates of attention's elements, blocks with windows, which turn, and blocks without, norms on both sides, sigmoid
 /// scores.
 pub(super) fn afmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own = [("n_shared_experts", "num_shared_experts"), ("routed_scaling_factor", "route_scale")];
+    let renamed = super::reader::renamed(r.config, &own);
+    let r = &Reader { config: &renamed, family: r.family };
     let defaults = Defaults { head_dim: Some(128), max_positions: 16_384, norm_eps: 1e-5, ..LLAMA_DEFAULTS };
-    let mut spec = r.spec(&defaults)?;
-    spec.names = names::AFMOE;
+    let mut spec = Spec { names: names::AFMOE, ..r.spec(&defaults)? };
     let bias = r.bool("attention_bias", false)?;
     (spec.qkv_bias, spec.o_bias) = (bias, bias);
     spec.qk_norm = Some(QkNorm::PerHead);
@@ -276,16 +278,7 @@ pub(super) fn afmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     for (at, layer) in spec.layers.iter_mut().enumerate() {
         layer.experts = at >= dense;
     }
-    let shared = r.config.usize("num_shared_experts")?.unwrap_or(2);
-    if let Some(experts) = &mut spec.experts {
-        experts.rule.scores = RouterScores::Sigmoid;
-        experts.rule.scale = r.f32("route_scale", 1.0)?;
-        experts.corrected = true;
-        experts.balance = None;
-        let intermediate = shared.checked_mul(experts.intermediate).filter(|width| *width > 0);
-        let wrong = || wrong("num_shared_experts", &shared.to_string(), "a positive integer");
-        experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
-    }
+    corrected(r, &mut spec, 2)?;
     Ok(spec)
 }
 

@@ -23,6 +23,14 @@ pub(super) fn qwen2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// MiMo: Qwen2, before blocks that predict tokens further on, which nothing reads.
+pub(super) fn mimo(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut spec = qwen2(r)?;
+    spec.names = names::MIMO;
+    spec.qkv_bias = r.bool("attention_bias", true)?;
+    Ok(spec)
+}
+
 pub(super) fn qwen3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults =
         Defaults { kv_heads: Some(32), head_dim: Some(128), max_positions: 32_768, ..LLAMA_DEFAULTS };

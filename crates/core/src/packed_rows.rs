@@ -24,7 +24,7 @@ pub struct FourBits<'a> {
     pub codes: &'a [u8],
     /// What they stand for before [`BlockScale`].
     pub values: &'a [f32; 16],
-    /// Elements of a block: a multiple of 32.
+    /// Elements of a block: a multiple of 16.
     pub block: usize,
 }
 

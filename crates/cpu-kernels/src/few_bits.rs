@@ -43,7 +43,7 @@ pub(crate) fn read(isa: Isa, rows: &dyn PackedRows, row: usize, column: usize, o
 fn widen_four<E: Rounding>(isa: Isa, four: &FourBits<'_>, scales: &[BlockScale], out: &mut [f32]) {
     let n = out.len();
     assert!(
-        four.block.is_multiple_of(32) && scales.len() * four.block == n && four.codes.len() >= n / 2,
+        four.block.is_multiple_of(16) && scales.len() * four.block == n && four.codes.len() >= n / 2,
         "four bits: {n} elements in {} blocks of {}, {} bytes of codes",
         scales.len(),
         four.block,
@@ -119,8 +119,17 @@ unsafe fn four_bits_body<S: Lanes, E: Rounding>(
             let value = S::sub(S::load(values.as_ptr().add(part * S::N)), S::splat(of_block.zero));
             *table = E::lanes::<S>(S::mul(S::splat(of_block.scale), value));
         }
-        for at in (number * block..(number + 1) * block).step_by(2 * S::N) {
+        let (first, after) = (number * block, (number + 1) * block);
+        let whole = first + block / (2 * S::N) * (2 * S::N);
+        for at in (first..whole).step_by(2 * S::N) {
             S::look_up(codes.add(at / 2), &table, to.add(at));
+        }
+        if whole < after {
+            // Half of what is looked up at once.
+            let (mut own, mut wide) = ([0_u8; 16], [0.0_f32; 32]);
+            codes.add(whole / 2).copy_to_nonoverlapping(own.as_mut_ptr(), (after - whole) / 2);
+            S::look_up(own.as_ptr(), &table, wide.as_mut_ptr());
+            wide.as_ptr().copy_to_nonoverlapping(to.add(whole), after - whole);
         }
     }
 }
@@ -129,7 +138,7 @@ dispatch! {
     /// Blocks of four-bit codes as floats.
     ///
     /// # Safety
-    /// `codes` holds a byte for every two elements, `to` a float for each; `block` is a multiple of 32.
+    /// `codes` holds a byte for every two elements, `to` a float for each; `block` is a multiple of 16.
     unsafe fn four_bits = four_bits_body [E: Rounding] [E] (
         codes: *const u8, values: &[f32; 16], scales: &[BlockScale], block: usize, to: *mut f32
     )
@@ -162,7 +171,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::simd::Isa;
 
-    /// Rows of codes: four bits in blocks of 32 or 64, or eight.
+    /// Rows of codes: four bits in blocks of sixteens, or eight.
     #[derive(Debug)]
     pub(crate) struct Codes {
         codes: Vec<u8>,
@@ -251,7 +260,7 @@ pub(crate) mod tests {
 
     #[test]
     fn vectors_read_what_elements_say_to_the_bit() {
-        for block in [0, 32, 64, 96] {
+        for block in [0, 16, 32, 48, 64, 96] {
             for row in [31, 64, 200, 64 * 70 + 5] {
                 for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
                     let rows = Codes::new(block, row, dtype);

@@ -24,7 +24,7 @@ pub(crate) struct Groups {
 }
 
 /// Elements that a kernel widens at once.
-const VECTOR: usize = 32;
+pub(crate) const VECTOR: usize = 16;
 
 /// Codes as numbers.
 const STEPS: [f32; 16] =

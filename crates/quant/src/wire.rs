@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::blocks::Blocks;
 use crate::error::QuantError;
-use crate::groups::{Groups, Inputs, Steps};
+use crate::groups::{Groups, Inputs, Steps, VECTOR};
 use crate::quantized::{Body, Quantized, finite, plain};
 use crate::scales::Scales;
 
@@ -55,7 +55,7 @@ impl Format {
         };
         let whole = row > 0
             && row.is_multiple_of(group)
-            && (quantization.scheme == Scheme::Int8 || group.is_multiple_of(32));
+            && (quantization.scheme == Scheme::Int8 || group.is_multiple_of(VECTOR));
         whole.then(|| Self { codes, groups: row / group, group, shared })
     }
 

@@ -47,6 +47,7 @@ proptest! {
 #[test]
 fn groups_are_sent_where_they_follow_each_other() {
     check(&grouped(16, 256, 128, false), &[3, 9]);
+    check(&grouped(16, 48, 16, false), &[3, 9]);
     let ordered = grouped(8, 256, 64, true);
     assert_eq!(Quantized::row_bytes(ordered.quantization(), 256), None);
     let codes = (0..128_u8).map(|i| i.wrapping_mul(5)).collect();

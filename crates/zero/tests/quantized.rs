@@ -26,6 +26,11 @@ fn matrix(name: &str, scheme: Scheme, nested: bool, shape: &[usize]) -> (Paramet
             let parts = PackedWords { qweight: &qweight, qzeros: &qzeros, scales: &scales };
             Quantized::from_gptq([rows, row], group, parts, None, true).unwrap()
         }
+        Scheme::Nvfp4 => {
+            let codes = (0..rows * row / 2).map(|i| (i * 37 % 251) as u8).collect();
+            let scales = (0..rows * row / 16).map(|i| 0.01 + (i % 37) as f32 / 512.0).collect();
+            Quantized::from_nvfp4([rows, row], codes, scales).unwrap()
+        }
         Scheme::Mxfp4 => {
             let blocks = (0..rows * row / 2).map(|i| (i * 37 % 251) as u8).collect();
             let scales = (0..rows * row / 32).map(|i| 120 + (i % 9) as u8).collect();
@@ -53,6 +58,7 @@ fn every_scheme_is_gathered_as_it_rests() {
         (matrix("int8", Scheme::Int8, false, &[4, 30]), Some(4 * (30 + 4))),
         (matrix("int4", int4, false, &[8, 64]), Some(8 * (32 + 2 * 5))),
         (matrix("mxfp4", Scheme::Mxfp4, false, &[3, 4, 64]), Some(12 * (32 + 2))),
+        (matrix("nvfp4", Scheme::Nvfp4, false, &[5, 48]), Some(5 * (24 + 3 * 4))),
         (matrix("experts", Scheme::Nf4, true, &[3, 2, 64]), Some(6 * (32 + 4))),
         // Blocks that go on in the next row.
         (matrix("ragged", Scheme::Nf4, false, &[6, 40]), None),

@@ -165,7 +165,8 @@ impl ModelFolder {
         self.weights.is_some()
     }
 
-    /// Whether matrices of it are quantised already, by bitsandbytes, or in four bits by GPTQ, AWQ or compressed-tensors.
+    /// Whether matrices of it are quantised already, by bitsandbytes, or in four bits by GPTQ, AWQ, AutoRound or
+    /// compressed-tensors.
     #[must_use]
     pub fn is_quantized(&self) -> bool {
         self.packing.is_some()

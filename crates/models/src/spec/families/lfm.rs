@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::mixtures::lfm2_mixture;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
-use crate::spec::rope::{Rope, RopeDefaults};
 use crate::spec::{BlockLayout, HeadGates, QkNorm, ShortConv, Spec, names, wrong};
 
 pub(super) fn lfm2(r: &Reader<'_>) -> Result<Spec, ModelError> {
@@ -74,6 +73,9 @@ pub(super) fn lfm2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// Ropes by kinds of blocks.
+const ROPES: &str = "rope_parameters";
+
 /// What a block of LFM3 has in place of attention, or which attention.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -86,7 +88,7 @@ enum Kind {
 pub(super) fn lfm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     // Its ropes are by kinds of blocks, and read below.
     let mut config = r.config.clone();
-    let ropes = config.json.remove("rope_parameters").filter(|ropes| !ropes.is_null());
+    let ropes = config.json.remove(ROPES).filter(|ropes| !ropes.is_null());
     let own = Reader { config: &config, family: r.family };
     let defaults = Defaults {
         kv_heads: Some(4),
@@ -107,26 +109,10 @@ pub(super) fn lfm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     if r.bool("use_sandwich_norm", true)? {
         spec.layout = BlockLayout::Sandwich;
     }
-    let ropes = ropes.unwrap_or_else(|| {
-        json!({
-            "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        })
-    });
-    spec.ropes = ["full_attention", "sliding_attention"]
-        .map(|kind| {
-            let given = ropes.get(kind).and_then(Value::as_object).cloned().unwrap_or_default();
-            let defaults = RopeDefaults {
-                head_dim: spec.head_dim,
-                max_positions: spec.max_positions,
-                original_positions: spec.max_positions,
-                theta: 10_000.0,
-                partial: None,
-            };
-            Rope::of(&given, &config, &defaults)
-        })
-        .into_iter()
-        .collect::<Result<_, _>>()?;
+    config.json.insert(ROPES.to_owned(), ropes.unwrap_or_else(|| {
+        json!({"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}})
+    }));
+    Reader { config: &config, family: r.family }.ropes_by_type(&mut spec, 10_000.0, 10_000.0)?;
     let window = r.window(Some(256))?;
     for (layer, kind) in spec.layers.iter_mut().zip(kinds(r)?) {
         layer.conv = kind == Kind::Convolves;

@@ -246,7 +246,11 @@ pub(super) fn lfm2_mixture(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelE
 /// AFMoE: gates of attention's elements, blocks with windows, which turn, and blocks without, norms on both sides, sigmoid
 /// scores.
 pub(super) fn afmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let own = [("n_shared_experts", "num_shared_experts"), ("routed_scaling_factor", "route_scale")];
+    let own = [
+        ("n_shared_experts", "num_shared_experts"),
+        ("routed_scaling_factor", "route_scale"),
+        ("first_k_dense_replace", "num_dense_layers"),
+    ];
     let renamed = super::reader::renamed(r.config, &own);
     let r = &Reader { config: &renamed, family: r.family };
     let defaults = Defaults { head_dim: Some(128), max_positions: 16_384, norm_eps: 1e-5, ..LLAMA_DEFAULTS };
@@ -274,10 +278,7 @@ pub(super) fn afmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.0,
     };
     mixture(r, &mut spec, &own)?;
-    let dense = r.config.usize("num_dense_layers")?.unwrap_or(1);
-    for (at, layer) in spec.layers.iter_mut().enumerate() {
-        layer.experts = at >= dense;
-    }
+    dense_first(r, &mut spec, 1)?;
     corrected(r, &mut spec, 2)?;
     Ok(spec)
 }

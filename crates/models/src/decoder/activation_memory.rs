@@ -25,8 +25,8 @@ impl Spec {
     /// Of `tp_size` ranks that share each layer, the one with most.
     #[must_use]
     pub fn attention_bytes(&self, tokens: usize, tp_size: usize) -> u64 {
-        let heads = self.heads.div_ceil(tp_size);
         let of = |layer: usize| {
+            let heads = self.sizes(layer).heads.div_ceil(tp_size);
             let attends = !self.layers[layer].no_attention && self.delta_of(layer).is_none();
             if attends { self.attended(layer, heads) } else { 0 }
         };
@@ -41,7 +41,7 @@ impl Spec {
     #[must_use]
     pub fn activation_bytes(&self, tokens: usize, targets: usize, recompute: bool, tp_size: usize) -> u64 {
         let of = |elements: usize| tokens as u64 * elements as u64 * F32;
-        let (h, heads) = (self.hidden, self.heads.div_ceil(tp_size));
+        let h = self.hidden;
         // A convolution reads three streams, and keeps its own sums. Linear attention keeps its columns apart from the layer's and convolved,
         // what it gives before and behind its gates, and numbers of each head; gradients are as wide.
         let of_linear = |channels: usize, values: usize, heads: usize| 4 * channels + 5 * values + 10 * heads;
@@ -88,7 +88,8 @@ impl Spec {
         };
         // What one block keeps: its input, qkv, attention's output and row sums, the stream between, gate and up.
         let block_of = |layer: usize| {
-            let BlockSizes { kv_heads, head_dim, .. } = self.sizes(layer);
+            let BlockSizes { heads, kv_heads, head_dim, .. } = self.sizes(layer);
+            let heads = heads.div_ceil(tp_size);
             let keys = 2 * kv_heads.div_ceil(tp_size) * head_dim;
             let qkv = (heads * head_dim + keys).max(channels);
             // What is made in attention stands behind each head's.

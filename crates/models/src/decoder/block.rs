@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-use burn::tensor::activation::sigmoid;
+use burn::tensor::activation::{log_sigmoid, sigmoid};
+use burn::tensor::{DType, Tensor};
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
     linears_unread, rms_norm, route, runs_again, scaled_sum, xielu,
@@ -333,7 +333,9 @@ fn feed_forward<R: BlockRun>(
         return ended(run, added(run, y, block.mlp_post_norm, &after)?, block);
     }
     if let Some(of_experts) = block.mixture {
-        let read = norm.map_or_else(|| Ok(read.clone()), |norm| run.norm(read, norm))?;
+        // Of a norm that attention reads too the gradient is a sum of addends, and a mixture's would be whole on every rank.
+        let own = if shared { norm.map(|norm| run.grad_on_rank0(norm)).transpose()? } else { norm.cloned() };
+        let read = own.map_or_else(|| Ok(read.clone()), |norm| run.norm(read, &norm))?;
         let y = mixture(run, &read, block, of_experts, name)?;
         return ended(run, added(run, y, block.mlp_post_norm, &after)?, block);
     }
@@ -477,7 +479,8 @@ fn mixture<R: BlockRun>(
         }
         None => shared,
     };
-    run.scaled_sum(&shared, 1.0, &y)
+    let scale = run.spec().experts.map_or(1.0, |experts| experts.shared_scale);
+    run.scaled_sum(&shared, scale, &y)
 }
 
 /// Whether the adapters of these layers run beside them.
@@ -744,7 +747,8 @@ impl BlockRun for OnTensors<'_> {
     }
 
     fn latent_heads(&self, q: &AnyTensor, kv: &AnyTensor, turned: &AnyTensor) -> Result<AnyTensor, OpsError> {
-        latent::heads(q, kv, turned, self.spec)
+        let qkv = latent::heads(q, kv, turned, self.spec)?;
+        queries_keys::grown(qkv, self.spec, self.shard, self.turning)
     }
 
     fn queries_and_gates(&self, x: AnyTensor) -> Result<(AnyTensor, AnyTensor), OpsError> {
@@ -753,7 +757,12 @@ impl BlockRun for OnTensors<'_> {
 
     fn gated_each(&self, x: &AnyTensor, gates: &AnyTensor) -> Result<AnyTensor, OpsError> {
         let x = x.rank::<2>()?;
-        let gates = queries_keys::cast(sigmoid(gates.rank::<2>()?), x.dtype());
+        let gates = gates.rank::<2>()?;
+        let gates = match self.spec.softplus_gates {
+            true => -log_sigmoid(-queries_keys::cast(gates, DType::F32)),
+            false => sigmoid(gates),
+        };
+        let gates = queries_keys::cast(gates, x.dtype());
         let ([tokens, width], [_, count]) = (x.dims(), gates.dims());
         if count == width {
             return Ok(AnyTensor::new(x * gates));

@@ -697,12 +697,11 @@ impl Blueprint {
 
     /// Makes each attention head's rows of queries, keys and values a matrix of its own ([`Parameter::blocks`]).
     pub fn split_heads(&mut self) {
-        let heads = self.spec.heads;
         let latent = self.spec.latent.is_some();
         let attending = self.blocks.iter().enumerate().filter(|(_, b)| b.conv.is_none());
         let layers = attending.flat_map(|(at, b)| b.qkv.iter().map(move |layer| (at, layer)));
         for (at, layer) in layers {
-            let dim = self.spec.sizes(at).head_dim;
+            let BlockSizes { heads, head_dim: dim, .. } = self.spec.sizes(at);
             let weights = layer.all().filter(|(part, _)| *part == LinearPart::Weight);
             for (_, index) in weights {
                 let name = self.registry.at(index).name.clone();

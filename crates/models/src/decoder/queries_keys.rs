@@ -190,16 +190,24 @@ pub(crate) fn prepared(
     if let Some(behind) = &turning.factors.behind {
         qkv = widened(&qkv, behind, spec, shard)?;
     }
-    if let Some(growth) = &turning.factors.growth {
-        let width = shard.heads * spec.head_dim;
-        let (x, dtype) = (qkv.rank::<2>()?, qkv.rank::<2>()?.dtype());
-        let data = TensorData::new(growth.to_vec(), [growth.len(), 1]);
-        let factors = Tensor::<2>::from_data(data, (&x.device(), dtype));
-        let rest = x.dims()[1] - width;
-        let queries = x.clone().narrow(1, 0, width) * factors;
-        qkv = AnyTensor::new(Tensor::cat(vec![queries, x.narrow(1, width, rest)], 1));
-    }
-    Ok(qkv)
+    grown(qkv, spec, shard, turning)
+}
+
+/// Queries, keys and values with queries that have grown with their positions.
+pub(crate) fn grown(
+    qkv: AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+    turning: &Turning,
+) -> Result<AnyTensor, OpsError> {
+    let Some(growth) = &turning.factors.growth else { return Ok(qkv) };
+    let width = shard.heads * spec.head_dim;
+    let x = qkv.rank::<2>()?;
+    let data = TensorData::new(growth.to_vec(), [growth.len(), 1]);
+    let factors = Tensor::<2>::from_data(data, (&x.device(), x.dtype()));
+    let rest = x.dims()[1] - width;
+    let queries = x.clone().narrow(1, 0, width) * factors;
+    Ok(AnyTensor::new(Tensor::cat(vec![queries, x.narrow(1, width, rest)], 1)))
 }
 
 /// Queries, keys and values `[tokens, 3 * heads * head_dim]`, with `behind` behind each head's: each query head gets keys and

@@ -181,7 +181,7 @@ impl Parallel {
         let mut own_sizes = BTreeMap::new();
         for block in &blueprint.blocks {
             if let Some(sizes) = block.own.sizes {
-                let own = (spec.with_sizes(sizes), HeadSplit::new(spec.heads, sizes.kv_heads, ranks)?);
+                let own = (spec.with_sizes(sizes), HeadSplit::new(sizes.heads, sizes.kv_heads, ranks)?);
                 let own = Arc::new(own);
                 own_sizes.extend(block.layers().map(|layer| (layer.parts.weight, own.clone())));
             }

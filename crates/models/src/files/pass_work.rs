@@ -385,7 +385,7 @@ impl Walk<'_> {
     /// Attention, or what stands in its place.
     fn mixer(&mut self, at: usize, block: &Block, tracked: bool) {
         let spec = &self.blueprint.spec;
-        let BlockSizes { kv_heads, head_dim, .. } = spec.sizes(at);
+        let BlockSizes { heads, kv_heads, head_dim, .. } = spec.sizes(at);
         let bytes = block.qkv.first().map_or(4, |layer| self.bytes(layer));
         let (tokens, ranks) = (self.tokens, self.ranks);
         let (texts, new) = (self.texts.texts as u64, self.texts.tokens as u64);
@@ -413,14 +413,15 @@ impl Walk<'_> {
             let forward = Cost::moving(4 * tokens * width * 3, 4 * tokens * width, 2 + taps);
             found.push([forward, forward * 2]);
         } else if !block.own.no_attention {
-            let heads = (spec.heads as u64).div_ceil(ranks);
+            let attended = spec.attended_kv_heads(heads, kv_heads) as u64;
+            let heads = (heads as u64).div_ceil(ranks);
             let size = AttentionSize {
                 texts: self.texts.texts as u64,
                 tokens: self.texts.tokens as u64,
                 before: self.texts.before as u64,
                 window: block.own.window.or(block.own.chunk).map(|window| window as u64),
                 heads,
-                kv_heads: (spec.attended_kv_heads(spec.heads, kv_heads) as u64).div_ceil(ranks),
+                kv_heads: attended.div_ceil(ranks),
                 dim: (head_dim + spec.attended_dim() - spec.head_dim) as u64,
                 value_dim: spec.sizes(at).head_dim.min(spec.value_dim().max(1)) as u64,
                 normed: matches!(

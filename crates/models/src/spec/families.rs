@@ -20,7 +20,10 @@ mod qwen;
 mod reader;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
-use crossed::{exaone_moe, hunyuan_v1_moe, mellum, minicpm3, solar_open, youtu};
+use crossed::{
+    cohere2_moe, exaone_moe, flint, hunyuan_v1_moe, hy_v3, laguna, mellum, minicpm3, mistral4, solar_open,
+    youtu,
+};
 use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, vaultgemma};
 use gpt::{
     biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
@@ -193,6 +196,11 @@ static FAMILIES: &[Entry] = &[
     family("exaone_moe", "ExaoneMoe", exaone_moe),
     family("solar_open", "SolarOpen", solar_open),
     family("mellum", "Mellum", mellum),
+    family("hy_v3", "HYV3", hy_v3),
+    family("flint", "Flint", flint),
+    family("laguna", "Laguna", laguna),
+    family("cohere2_moe", "Cohere2Moe", cohere2_moe),
+    family("mistral4", "Mistral4", mistral4),
     family("youtu", "Youtu", youtu),
     family("minicpm3", "MiniCPM3", minicpm3),
     family("bamba", "Bamba", bamba),

@@ -137,14 +137,14 @@ pub enum QkNorm {
     },
 }
 
-/// Gates of what attention gives, by whose sigmoid it is multiplied.
+/// Gates of what attention gives, which is multiplied by their sigmoid, or their softplus ([`Spec::softplus_gates`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadGates {
     /// Of each element one, which its query head's layer gives behind the query (Qwen3-Next).
     BehindQueries,
     /// Of each element one, by a layer of its own (AFMoE).
     Elements,
-    /// Of each head one, by a layer of its own (LFM3).
+    /// Of each head one, by a layer of its own (LFM3, Laguna).
     Heads,
 }
 
@@ -213,9 +213,11 @@ pub struct LayerSpec {
     pub cutoff: Option<f32>,
 }
 
-/// Sizes that blocks of a model may differ in (Gemma 4).
+/// Sizes that blocks of a model may differ in (Gemma 4, Laguna).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSizes {
+    /// Query heads.
+    pub heads: usize,
     /// Key/value heads.
     pub kv_heads: usize,
     /// Elements per head.
@@ -364,6 +366,8 @@ pub struct ExpertsSpec {
     pub biased: bool,
     /// The feed-forward that every token goes through beside its experts.
     pub shared: Option<SharedExpert>,
+    /// What multiplies what that gives.
+    pub shared_scale: f32,
     /// Whether they stand beside the block's own feed-forward (Gemma 4): both read the stream, each behind a norm of its own
     /// and before another, and the router reads it behind a norm that has its own weights.
     pub beside: bool,
@@ -498,6 +502,8 @@ pub struct Spec {
     pub mlp_scales: [f32; 2],
     /// Gates of what attention gives.
     pub head_gates: Option<HeadGates>,
+    /// Whether those gates are softpluses and not sigmoids (Laguna).
+    pub softplus_gates: bool,
     /// The mixture of experts of blocks that have one.
     pub experts: Option<ExpertsSpec>,
     /// Blocks behind the last that predict tokens further on (GLM-4.5), which no class of Transformers runs: files may
@@ -551,6 +557,7 @@ impl Spec {
     #[must_use]
     pub fn sizes(&self, layer: usize) -> BlockSizes {
         self.layers.get(layer).and_then(|own| own.sizes).unwrap_or(BlockSizes {
+            heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             intermediate: self.intermediate,
@@ -560,8 +567,14 @@ impl Spec {
     /// The spec with these sizes for every block.
     #[must_use]
     pub fn with_sizes(&self, sizes: BlockSizes) -> Self {
-        let BlockSizes { kv_heads, head_dim, intermediate } = sizes;
-        Self { kv_heads, head_dim, intermediate, ..self.clone() }
+        let BlockSizes { heads, kv_heads, head_dim, intermediate } = sizes;
+        Self { heads, kv_heads, head_dim, intermediate, ..self.clone() }
+    }
+
+    /// Query heads of the block that has most.
+    #[must_use]
+    pub fn most_heads(&self) -> usize {
+        (0..self.layers.len()).map(|layer| self.sizes(layer).heads).max().unwrap_or(self.heads)
     }
 
     /// Width of what blocks pass on: of all streams together.

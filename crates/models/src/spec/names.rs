@@ -295,6 +295,31 @@ pub(crate) const ERNIE_MOE: Names = Names {
     ..LLAMA
 };
 
+/// Hy3's.
+pub(crate) const HY_V3: Names = Names {
+    experts: ExpertNames { correction: "mlp.e_score_correction_bias", ..GLM4_MOE.experts },
+    other_parts: &[
+        (".mlp.gate.", ".mlp.router.gate."),
+        (".mlp.e_score_correction_bias", ".mlp.expert_bias"),
+        (".mlp.shared_experts.", ".mlp.shared_mlp."),
+    ],
+    ..GLM4_MOE
+};
+
+/// Laguna's.
+pub(crate) const LAGUNA: Names = Names {
+    head_gates: "self_attn.g_proj",
+    other_parts: &[
+        (".mlp.gate.e_score_correction_bias", ".mlp.experts.e_score_correction_bias"),
+        (".mlp.shared_experts.", ".mlp.shared_expert."),
+    ],
+    ..GLM4_MOE
+};
+
+/// Flint's.
+pub(crate) const FLINT: Names =
+    Names { other_parts: &[(".self_attn.sinks", ".self_attn.softmax_offset")], ..LLAMA };
+
 /// HunYuan's mixtures'.
 pub(crate) const HUNYUAN_MOE: Names = Names {
     experts: ExpertNames {

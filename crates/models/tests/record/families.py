@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config)
+    AutoModelForCausalLM, AutoModelForMultimodalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config)
 import transformers
 
 torch.set_num_threads(1)
@@ -498,6 +498,42 @@ def more_families():
     yield "granite-docling", "granite_docling", dict(
         text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(logits_scaling=1.3, embedding_multiplier=3.0, attention_multiplier=0.2), pad_token_id=0,
         vision_config=small | dict(out_hidden_size=24, image_size=64, deepstack_visual_indexes=[0], num_hidden_layers=1))
+    sparse = dict(num_experts=5, moe_intermediate_size=8, intermediate_size=20, num_hidden_layers=3, head_dim=12, attention_bias=True)
+    by_turns = dict(sliding_window=8, layer_types=["full_attention", "sliding_attention", "full_attention"])
+    yield "hy-v3", "hy_v3", mixed | sparse | dict(num_shared_experts=2, router_scaling_factor=1.7)
+    yield "flint", "flint", mixed | sparse | by_turns | dict(shared_expert_intermediate_size=10, mlp_only_layers=[0])
+    yield "cohere2-moe", "cohere2_moe", mixed | sparse | by_turns | dict(
+        intermediate_size=8, logit_scale=0.7, num_shared_experts=2, prefix_dense_intermediate_size=20, expert_selection_fn="sigmoid",
+        mlp_layer_types=["dense", "sparse", "sparse"])
+    # Heads and a rotation of each kind of block.
+    yield "laguna", "laguna", mixed | sparse | by_turns | dict(
+        num_key_value_heads=2, num_attention_heads_per_layer=[2, 4, 2], shared_expert_intermediate_size=10, moe_routed_scaling_factor=1.7,
+        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}})
+    yield "mistral4", "mistral4", mixed | dict(
+        num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, n_routed_experts=6, n_shared_experts=2, n_group=3,
+        topk_group=2, routed_scaling_factor=1.7, first_k_dense_replace=1, kv_lora_rank=8, q_lora_rank=10, qk_nope_head_dim=12,
+        qk_rope_head_dim=4, v_head_dim=9, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.25})
+    # As published: nothing turns, and convolutions lie apart.
+    yield "olmo-hybrid", "olmo_hybrid", square | dict(
+        hidden_size=24, intermediate_size=20, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=3, initializer_range=0.12,
+        linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=6, linear_value_head_dim=5, linear_conv_kernel_dim=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"], rope_parameters={"rope_type": "default", "rope_theta": None})
+    yield "glm-ocr", "glm_ocr", dict(
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1]}),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=2, image_size=28, patch_size=14, out_hidden_size=24, intermediate_size=16))
+    yield "voxtral", "voxtral", dict(
+        text_config=text | dict(model_type="llama"), audio_config=dict(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_mel_bins=8, max_source_positions=8))
+    yield "paddleocr-vl", "paddleocr_vl", dict(text_config=text | mrope, vision_config=small)
+    yield "qwen2_5-omni", "qwen2_5_omni_thinker", dict(
+        vision_start_token_id=151652,
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | mrope, vision_config=tower | dict(hidden_size=16, intermediate_size=16, out_hidden_size=24), audio_config=dict(
+            d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, num_mel_bins=8, max_source_positions=8,
+            output_dim=24))
 
 
 def state_spaces(square, mixed):
@@ -612,8 +648,10 @@ def training(model, documents):
         heads.setdefault(f"{module}.weight" if of_head else name, []).append(parameter.grad.double())
     for name, grads in heads.items():
         gradient = torch.stack(grads) if len(grads) > 1 else grads[0]
-        gradient = (gradient.transpose(-2, -1) if name in turned else gradient).flatten()
-        gradients[name] = [float(f"{x:.7g}") for x in (gradient.norm(), (gradient * probe(len(gradient))).sum())]
+        gradient = gradient.transpose(-2, -1) if name in turned else gradient
+        for name, part in parts_of(model.config, name, gradient):
+            part = part.flatten()
+            gradients[name] = [float(f"{x:.7g}") for x in (part.norm(), (part * probe(len(part))).sum())]
     loss = -sum(sum(row) for row in log_probs) / total
     return dict(documents=documents, log_probs=log_probs, loss=round(loss, 6), gradients=gradients)
 
@@ -636,7 +674,7 @@ def balance(model, rows):
 def build(config, seed, dtype):
     """A random model whose norms and biases are random too, with weights exact in `dtype`."""
     torch.manual_seed(seed)
-    if hasattr(config, "vision_config"):
+    if config is not config.get_text_config() and hasattr(config, "text_config"):
         config.initializer_range = config.text_config.initializer_range
     model = auto(config).from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
@@ -691,8 +729,38 @@ def recurs(config):
     return any(hasattr(config, key) for key in ("linear_num_key_heads", "mamba_n_heads", "mamba_num_heads", "state_size"))
 
 
+def parts_of(config, name, gradient):
+    """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
+    if config.model_type != "olmo_hybrid" or not name.endswith("conv1d.weight"):
+        return [(name, gradient)]
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    parts = gradient.split([keys, keys, len(gradient) - 2 * keys])
+    return [(name.replace("conv1d", f"{part}_conv1d"), own) for part, own in zip("qkv", parts)]
+
+
+def split_convolutions(file, config):
+    """Lays the convolutions of queries, keys and values apart as published files have them, not in equal thirds."""
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith(".q_conv1d.weight")]:
+        names = [name.replace("q_conv1d", f"{part}_conv1d") for part in "qkv"]
+        all_of = torch.cat([tensors[name] for name in names])
+        tensors.update(zip(names, (part.contiguous() for part in all_of.split([keys, keys, len(all_of) - 2 * keys]))))
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def nest(folder, expected):
+    """Makes a thinker the part of a model that also speaks, as published ones are."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"thinker.{name}": tensor for name, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    config = dict(architectures=["Qwen2_5OmniForConditionalGeneration"], model_type="qwen2_5_omni", thinker_config=json.loads((folder / "config.json").read_text()))
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    expected["train"]["gradients"] = {f"thinker.{name}": digest for name, digest in expected["train"]["gradients"].items()}
+
+
 def auto(config):
-    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+    several = hasattr(config, "vision_config") or hasattr(config, "audio_config") or config.model_type == "mistral4"
+    return AutoModelForMultimodalLM if several else AutoModelForCausalLM
 
 
 def load(folder, config=None):
@@ -796,6 +864,8 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
     build(config, 100 + index, dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     if name == "qwen3-vl-moe-published":
         turn_experts(folder / "model.safetensors")
+    if name == "olmo-hybrid":
+        split_convolutions(folder / "model.safetensors", config)
     model = load(folder)
     expected = {"dtype": "float32", "logits": [], "generate": []}
     for count in rows:
@@ -867,6 +937,8 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
 
     if name == "gemma3n-vision":
         thin(folder / "model.safetensors")
+    if name == "qwen2_5-omni":
+        nest(folder, expected)
     text = json.dumps(expected).replace('}, {"input_ids"', '},\n{"input_ids"').replace("], [", "],\n[")
     (folder / "expected.json").write_text(text + "\n")
     size = sum(f.stat().st_size for f in folder.iterdir())

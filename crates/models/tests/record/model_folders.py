@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 from transformers.models.auto import modeling_auto
 
 from model_folders_published import PUBLISHED
@@ -81,6 +81,38 @@ KINDS = {
     "glm46v": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
     "glm46v-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
     "gemma3n_text": dict(num_kv_shared_layers=0),
+    "laguna": dict(layer_types=["full_attention", "sliding_attention"], num_attention_heads_per_layer=[4, 6]),
+    "laguna-other": dict(
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], gating="per-element",
+        moe_routed_scaling_factor=1.7),
+    "cohere2_moe": dict(num_shared_experts=1),
+    "cohere2_moe-other": dict(
+        num_shared_experts=2, shared_expert_combination_strategy="sum", expert_selection_fn="sigmoid", rms_norm_eps=1e-5,
+        prefix_dense_intermediate_size=28, layer_types=["full_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"]),
+    # Files have the convolutions of queries, keys and values apart, which Transformers writes as equal thirds.
+    "olmo_hybrid": dict(linear_value_head_dim=4),
+    "olmo_hybrid-other": dict(
+        linear_value_head_dim=4, layer_types=["linear_attention", "full_attention", "linear_attention"], linear_allow_neg_eigval=False,
+        rope_parameters=dict(rope_type="default", rope_theta=None)),
+    "mistral4": dict(qk_nope_head_dim=12, head_dim=16),
+    "mistral4-other": dict(
+        qk_nope_head_dim=12, head_dim=16, q_lora_rank=None, n_group=2, topk_group=1, first_k_dense_replace=1,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3, partial_rotary_factor=0.25)),
+    "kimi_k25": dict(text_config=dict(num_key_value_heads=4, head_dim=4)),
+    "kimi_k25-other": dict(text_config=dict(num_key_value_heads=4, head_dim=4)),
+    "perception_lm": dict(vision_config=dict(architecture="vit_tiny_patch16_224", model_args=dict(embed_dim=16, depth=1, num_heads=2, img_size=[32, 32]))),
+    "paddleocr_vl": dict(text_config=MROPE), "paddleocr_vl-other": dict(text_config=WIDER_MROPE),
+    "glm_ocr": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
+    "glm_ocr-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
+    "glmga": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
+    "glmga-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
+    "qwen2_5_omni_thinker": dict(text_config=MROPE), "qwen2_5_omni_thinker-other": dict(text_config=WIDER_MROPE),
+    "qwen3_omni_moe_thinker": dict(text_config=MROPE), "qwen3_omni_moe_thinker-other": dict(text_config=WIDER_MROPE),
+    "fun_asr_nano": dict(adaptor_config=dict(hidden_size=32, intermediate_size=8)),
+    "fun_asr_nano-other": dict(adaptor_config=dict(hidden_size=48, intermediate_size=12)),
 }
 DROPOUTS = ("dropout", "pdrop", "dropout_prob", "dropout_rate")
 
@@ -184,13 +216,13 @@ def write(root, name, auto, config, dtype):
 
 def folders():
     causal = dict(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    seeing = dict(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-    for kind in sorted(set(causal) | set(seeing)):
-        auto = AutoModelForImageTextToText if kind in seeing else AutoModelForCausalLM
+    several = dict(modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)
+    for kind in sorted(set(causal) | set(several)):
+        auto = AutoModelForMultimodalLM if kind in several else AutoModelForCausalLM
         yield kind, kind, auto, SIZES, KINDS.get(kind, {}), False, torch.float32
         yield f"{kind}-other", kind, auto, SIZES | OTHER, KINDS.get(f"{kind}-other", KINDS.get(kind, {})), True, torch.bfloat16
     for name, (kind, more) in PUBLISHED.items():
-        auto = AutoModelForImageTextToText if kind in seeing else AutoModelForCausalLM
+        auto = AutoModelForMultimodalLM if kind in several else AutoModelForCausalLM
         yield f"published-{name}", kind, auto, SIZES, more, False, torch.bfloat16
 
 

@@ -29,7 +29,7 @@ impl DeviceOverhead {
     pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize, at_once: u64) -> Self {
         let row = tokens / texts.max(1);
         let of_ranks = |heads: usize| heads.div_ceil(tp_size.max(1));
-        let heads = of_ranks(spec.heads);
+        let heads = of_ranks(spec.most_heads());
         let attention = if spec.head_dim <= FLASH_HEAD {
             4 * (heads + 2 * of_ranks(spec.kv_heads)) * spec.head_dim * tokens
         } else {

@@ -1,13 +1,19 @@
 //! Families that have the attention of one and the feed-forwards of another.
 
+use burnish_core::RouterScores;
 use serde_json::{Value, json};
 
-use super::cohere_glm::glm;
-use super::llamas::{exaone4, hunyuan, minicpm_factors};
-use super::mixtures::{MIXTRAL, MixtureDefaults, corrected, glm4_moe, latents, mixture};
+use super::cohere_glm::{COHERE, cohere_spec, glm};
+use super::llamas::{exaone4, hunyuan, llama4_growth, minicpm_factors};
+use super::mixtures::{
+    MIXTRAL, MixtureDefaults, corrected, deepseek, dense_first, glm4_moe, groups, latents, mixture,
+    qwen_blocks,
+};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
-use crate::spec::{BlockLayout, Pairs, QkNorm, SharedExpert, Spec, names, wrong};
+use crate::spec::{
+    BlockLayout, BlockSizes, HeadGates, NormKind, Pairs, QkNorm, SharedExpert, Spec, names, wrong,
+};
 
 /// Which blocks are mixtures, by `mlp_layer_types`, else those from `dense` on.
 fn mixed_blocks(r: &Reader<'_>, spec: &mut Spec, dense: usize) -> Result<(), ModelError> {
@@ -142,7 +148,7 @@ pub(super) fn mellum(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.qk_norm = Some(QkNorm::PerHead);
     let window = r.window(Some(1024))?;
     r.windows(&mut spec, window, |_| false)?;
-    r.ropes_by_type(&mut spec, 10_000.0, 500_000.0)?;
+    r.ropes_by_type(&mut spec, [10_000.0, 500_000.0], None)?;
     let sliding = r.sliding(spec.layers.len(), |_| false)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
         layer.rope = Some(usize::from(slides));
@@ -248,4 +254,266 @@ pub(super) fn glm4v_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         config.json.entry(key).or_insert(value);
     }
     Ok(Spec { further: 0, ..glm4_moe(&Reader { config: &config, family: r.family })? })
+}
+
+/// Laguna: Qwen3's attention with gates that are softpluses, blocks that slide with heads and a rotation of their own,
+/// DeepSeek-V3's mixtures.
+pub(super) fn laguna(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = renamed(r.config, &[("routed_scaling_factor", "moe_routed_scaling_factor")]);
+    config.json.entry("n_shared_experts").or_insert(json!(1));
+    if config.get("rope_parameters").is_none_or(Value::is_null) {
+        let rope = json!({
+            "full_attention": {"rope_type": "default", "rope_theta": 500_000.0, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        });
+        config.json.insert("rope_parameters".to_owned(), rope);
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let defaults =
+        Defaults { kv_heads: Some(8), head_dim: Some(128), max_positions: 131_072, ..LLAMA_DEFAULTS };
+    let mut spec = Spec { names: names::LAGUNA, ..r.spec(&defaults)? };
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.qk_norm = Some(QkNorm::PerHead);
+    let by_head = match r.config.get("gating") {
+        None => true,
+        Some(gating) => gating == true || gating == "per-head",
+    };
+    spec.head_gates = Some(if by_head { HeadGates::Heads } else { HeadGates::Elements });
+    spec.softplus_gates = true;
+    r.ropes_by_type(&mut spec, [10_000.0, 500_000.0], Some(1.0))?;
+    let window = r.window(Some(512))?;
+    let sliding = r.sliding(spec.layers.len(), |_| false)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        (layer.window, layer.rope) = (window.filter(|_| slides), Some(usize::from(slides)));
+    }
+    if let Some(given) = r.config.get("num_attention_heads_per_layer").filter(|given| !given.is_null()) {
+        let of = |heads: &Value| heads.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let list: Option<Vec<usize>> = given.as_array().and_then(|list| list.iter().map(of).collect());
+        let list = list.filter(|list| list.len() == spec.layers.len());
+        let key = "num_attention_heads_per_layer";
+        let list = list.ok_or_else(|| wrong(key, &given.to_string(), "one positive integer per layer"))?;
+        let sizes = spec.sizes(spec.layers.len());
+        for (layer, heads) in spec.layers.iter_mut().zip(list) {
+            layer.sizes = Some(BlockSizes { heads, ..sizes });
+        }
+    }
+    for (key, off) in
+        [("moe_apply_router_weight_on_input", json!(false)), ("moe_router_logit_softcapping", json!(0.0))]
+    {
+        if let Some(got) = r.config.get(key).filter(|got| **got != off && **got != json!(0)) {
+            return Err(ModelError::Unsupported {
+                key: key.to_owned(),
+                got: got.to_string(),
+                supported: "none",
+            });
+        }
+    }
+    let own = MixtureDefaults {
+        count: 256,
+        per_token: 8,
+        width_key: "moe_intermediate_size",
+        width: 512,
+        renormalise: Some(true),
+        balance: 0.001,
+    };
+    mixture(r, &mut spec, &own)?;
+    let balance = spec.experts.and_then(|experts| experts.balance);
+    mixed_blocks(r, &mut spec, 1)?;
+    corrected(r, &mut spec, 1)?;
+    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
+        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
+        width => width.unwrap_or(512),
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.balance = balance;
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
+/// Hy3: Qwen3's attention, DeepSeek-V3's mixtures behind the first block.
+pub(super) fn hy_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own =
+        [("n_shared_experts", "num_shared_experts"), ("routed_scaling_factor", "router_scaling_factor")];
+    let mut config = renamed(r.config, &own);
+    config.json.entry("routed_scaling_factor").or_insert(json!(2.826));
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        initializer_range: 0.006,
+        rope_theta: 11_158_840.0,
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = Spec { names: names::HY_V3, ..r.spec(&defaults)? };
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    r.only("mlp_bias", false)?;
+    spec.qk_norm = Some(QkNorm::PerHead);
+    let own = MixtureDefaults {
+        count: 192,
+        per_token: 8,
+        width_key: "moe_intermediate_size",
+        width: 1536,
+        renormalise: Some(true),
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    mixed_blocks(r, &mut spec, 1)?;
+    corrected(r, &mut spec, 1)?;
+    Ok(spec)
+}
+
+/// Flint: Qwen3's attention with sinks, which turns where it slides, and mixtures of sigmoids.
+pub(super) fn flint(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    if config.get("mlp_only_layers").is_none_or(Value::is_null) {
+        config.json.insert("mlp_only_layers".to_owned(), json!([0, 1]));
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let defaults =
+        Defaults { kv_heads: Some(4), head_dim: Some(128), max_positions: 262_144, ..LLAMA_DEFAULTS };
+    let mut spec = Spec { names: names::FLINT, ..r.spec(&defaults)? };
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    (spec.qk_norm, spec.sinks) = (Some(QkNorm::PerHead), true);
+    let (window, last) = (r.window(Some(513))?, spec.layers.len() - 1);
+    let sliding = r.sliding(spec.layers.len(), |layer| layer >= 2 && layer % 4 != 1 && layer != last)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        layer.window = window.filter(|_| slides);
+        layer.rope = layer.window.map(|_| 0);
+    }
+    let own = MixtureDefaults {
+        count: 256,
+        per_token: 6,
+        width_key: "moe_intermediate_size",
+        width: 512,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0005,
+    };
+    mixture(r, &mut spec, &own)?;
+    qwen_blocks(r, &mut spec)?;
+    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
+        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
+        width => width.unwrap_or(1024),
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
+/// Command A's mixtures: Cohere 2's blocks, of which the first are none and may slide by a pattern of their own.
+pub(super) fn cohere2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    let norm_eps = r.config.f64("rms_norm_eps")?;
+    if let Some(eps) = norm_eps {
+        config.json.insert("layer_norm_eps".to_owned(), json!(eps));
+    }
+    let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(0);
+    let width = r.positive("intermediate_size")?;
+    if let Some(dense) = r.config.usize("prefix_dense_intermediate_size")? {
+        config.json.insert("intermediate_size".to_owned(), json!(dense));
+    }
+    config.json.insert("moe_intermediate_size".to_owned(), json!(width));
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = cohere_spec(r, &Defaults { head_dim: Some(128), ..COHERE })?;
+    spec.names = names::GLM4_MOE;
+    if norm_eps.is_some() {
+        spec.norm = NormKind::Rms;
+    }
+    let of_dense = r.config.usize("prefix_dense_sliding_window_pattern")?.unwrap_or(1).max(1);
+    let (window, pattern) = (r.window(Some(4096))?, r.pattern(4)?);
+    let sliding = r.sliding(spec.layers.len(), |layer| match layer.checked_sub(dense) {
+        None => (layer + 1) % of_dense != 0,
+        Some(layer) => (layer + 1) % pattern != 0,
+    })?;
+    let own = MixtureDefaults {
+        count: 8,
+        per_token: 2,
+        width_key: "moe_intermediate_size",
+        width,
+        renormalise: Some(true),
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    mixed_blocks(r, &mut spec, dense)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        layer.window = window.filter(|_| slides);
+        let turns = layer.window.is_some() || of_dense == 1 && !layer.experts;
+        layer.rope = turns.then_some(0);
+    }
+    let shared = r.config.usize("num_shared_experts")?.unwrap_or(0);
+    // Of the two the sum, or half of it.
+    let scale = match r.config.str("shared_expert_combination_strategy")?.unwrap_or("average") {
+        _ if shared == 0 => 1.0,
+        "sum" => 1.0,
+        "average" => 0.5,
+        other => return Err(wrong("shared_expert_combination_strategy", other, "sum or average")),
+    };
+    let (scores, renormalise) = match r.config.str("expert_selection_fn")?.unwrap_or("softmax") {
+        "softmax" => (RouterScores::Softmax, true),
+        "sigmoid" => (RouterScores::Sigmoid, r.bool("norm_topk_prob", true)?),
+        other => return Err(wrong("expert_selection_fn", other, "softmax or sigmoid")),
+    };
+    if let Some(experts) = &mut spec.experts {
+        (experts.rule.scores, experts.rule.renormalise) = (scores, renormalise);
+        (experts.rule.scale, experts.shared_scale) = (scale, scale);
+        experts.balance = None;
+        let intermediate = shared.checked_mul(width).filter(|width| *width > 0);
+        experts.shared = intermediate.map(|intermediate| SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
+/// Mistral 4: DeepSeek-V3's attention with queries that grow, mixtures of softmax scores.
+pub(super) fn mistral4(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    for (key, value) in [
+        ("q_lora_rank", json!(1024)),
+        ("kv_lora_rank", json!(256)),
+        ("qk_nope_head_dim", json!(64)),
+        ("routed_scaling_factor", json!(1.0)),
+        ("pad_token_id", json!(11)),
+    ] {
+        config.json.entry(key).or_insert(value);
+    }
+    if config.get("rope_parameters").or_else(|| config.get("rope_scaling")).is_none_or(Value::is_null) {
+        let rope = json!({
+            "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1
+        });
+        config.json.insert("rope_parameters".to_owned(), rope);
+    }
+    // All of the part that turns does.
+    for key in ["rope_parameters", "rope_scaling"] {
+        if let Some(rope) = config.json.get_mut(key).and_then(Value::as_object_mut) {
+            rope.remove("partial_rotary_factor");
+        }
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let own = MixtureDefaults {
+        count: 128,
+        per_token: 4,
+        width_key: "moe_intermediate_size",
+        width: 2048,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    let mut spec = deepseek(r, 1_048_576, &own)?;
+    spec.names.experts.files = names::ExpertFiles::Same;
+    if !r.bool("rope_interleave", true)? {
+        spec.pairs = Pairs::Halves;
+    }
+    spec.query_growth = Some(llama4_growth(r, &spec)?);
+    dense_first(r, &mut spec, 0)?;
+    let groups = groups(r, spec.experts.map_or(0, |experts| experts.count), 2, [1, 1])?;
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.groups = groups;
+    }
+    Ok(spec)
 }

@@ -67,7 +67,7 @@ pub(super) fn gemma3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.logit_softcap = r.nullable("final_logit_softcapping", None)?;
     let (window, pattern) = (r.window(Some(4096))?, r.pattern(6)?);
     r.windows(&mut spec, window, |layer| (layer + 1) % pattern != 0)?;
-    r.ropes_by_type(&mut spec, 10_000.0, 1_000_000.0)?;
+    r.ropes_by_type(&mut spec, [10_000.0, 1_000_000.0], None)?;
     let sliding = r.sliding(spec.layers.len(), |layer| (layer + 1) % pattern != 0)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
         layer.rope = Some(usize::from(slides));
@@ -208,7 +208,7 @@ pub(super) fn gemma3n(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let layers = spec.layers.len();
     let sliding = r.sliding(layers, |layer| (layer + 1) % 5 != 0)?;
     let window = r.window(Some(512))?;
-    r.ropes_by_type(&mut spec, 10_000.0, 1_000_000.0)?;
+    r.ropes_by_type(&mut spec, [10_000.0, 1_000_000.0], None)?;
     let widths = widths.unwrap_or_else(|| vec![spec.intermediate; layers]);
     let cutoffs = cutoffs(r, layers)?;
     if widths.len() != layers {
@@ -363,7 +363,7 @@ fn global_sizes(
             return Err(wrong(key, "0", "a positive integer"));
         }
     }
-    Ok(BlockSizes { kv_heads, head_dim, intermediate: spec.intermediate })
+    Ok(BlockSizes { heads: spec.heads, kv_heads, head_dim, intermediate: spec.intermediate })
 }
 
 /// The rope of Gemma 4's blocks of a kind, whose heads have `head_dim` elements.

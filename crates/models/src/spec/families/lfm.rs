@@ -112,7 +112,7 @@ pub(super) fn lfm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     config.json.insert(ROPES.to_owned(), ropes.unwrap_or_else(|| {
         json!({"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}})
     }));
-    Reader { config: &config, family: r.family }.ropes_by_type(&mut spec, 10_000.0, 10_000.0)?;
+    Reader { config: &config, family: r.family }.ropes_by_type(&mut spec, [10_000.0, 10_000.0], None)?;
     let window = r.window(Some(256))?;
     for (layer, kind) in spec.layers.iter_mut().zip(kinds(r)?) {
         layer.conv = kind == Kind::Convolves;

@@ -266,6 +266,17 @@ pub(super) fn ministral(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// How queries of the later Mistrals grow.
+pub(super) fn llama4_growth(r: &Reader<'_>, spec: &Spec) -> Result<QueryGrowth, ModelError> {
+    let rope = r.config.get("rope_parameters").or_else(|| r.config.get("rope_scaling"));
+    let number = |key: &str| rope.and_then(|rope| rope.get(key)).and_then(Value::as_f64);
+    let Some(beta) = number("llama_4_scaling_beta") else {
+        return Err(wrong("rope_parameters.llama_4_scaling_beta", "missing", "a number"));
+    };
+    let original = number("original_max_position_embeddings").unwrap_or(spec.max_positions as f64);
+    Ok(QueryGrowth { beta, original: (original as usize).max(1), shift: 0, grows: Grows::All })
+}
+
 pub(super) fn ministral3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults = Defaults {
         kv_heads: Some(8),
@@ -276,14 +287,7 @@ pub(super) fn ministral3(r: &Reader<'_>) -> Result<Spec, ModelError> {
         ..LLAMA_DEFAULTS
     };
     let mut spec = r.spec(&defaults)?;
-    let rope = r.config.get("rope_parameters").or_else(|| r.config.get("rope_scaling"));
-    let number = |key: &str| rope.and_then(|rope| rope.get(key)).and_then(Value::as_f64);
-    let Some(beta) = number("llama_4_scaling_beta") else {
-        return Err(wrong("rope_parameters.llama_4_scaling_beta", "missing", "a number"));
-    };
-    let original = number("original_max_position_embeddings").unwrap_or(spec.max_positions as f64);
-    spec.query_growth =
-        Some(QueryGrowth { beta, original: (original as usize).max(1), shift: 0, grows: Grows::All });
+    spec.query_growth = Some(llama4_growth(r, &spec)?);
     let window = r.window(None)?;
     spec.layers.iter_mut().for_each(|layer| layer.window = window);
     Ok(spec)

@@ -58,6 +58,7 @@ pub(super) fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefault
         gate: ExpertGate::Halves(spec.activation),
         biased: false,
         shared: None,
+        shared_scale: 1.0,
         beside: false,
         weighs_inputs: false,
         corrected: false,
@@ -230,10 +231,8 @@ pub(super) fn lfm2_mixture(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelE
         balance: 0.0,
     };
     mixture(r, spec, &own)?;
-    let dense = r.config.usize("num_dense_layers")?.unwrap_or(2);
-    for (at, layer) in spec.layers.iter_mut().enumerate() {
-        layer.experts = at >= dense;
-    }
+    let renamed = super::reader::renamed(r.config, &[("first_k_dense_replace", "num_dense_layers")]);
+    dense_first(&Reader { config: &renamed, family: r.family }, spec, 2)?;
     if let Some(experts) = &mut spec.experts {
         experts.rule.scores = RouterScores::Sigmoid;
         experts.rule.scale = r.f32("routed_scaling_factor", 1.0)?;
@@ -782,7 +781,11 @@ pub(super) fn latents(r: &Reader<'_>, defaults: &Defaults) -> Result<Spec, Model
 }
 
 /// What DeepSeek-V2 and V3 share: latents, a mixture with a feed-forward that every token goes through.
-fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Result<Spec, ModelError> {
+pub(super) fn deepseek(
+    r: &Reader<'_>,
+    max_positions: usize,
+    own: &MixtureDefaults,
+) -> Result<Spec, ModelError> {
     if r.config.usize("n_routed_experts")? == Some(0) {
         return Err(wrong("n_routed_experts", "0", "a positive integer"));
     }
@@ -918,7 +921,7 @@ pub(super) fn glm4_moe_lite(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 /// The first blocks are no mixtures.
-fn dense_first(r: &Reader<'_>, spec: &mut Spec, default: usize) -> Result<(), ModelError> {
+pub(super) fn dense_first(r: &Reader<'_>, spec: &mut Spec, default: usize) -> Result<(), ModelError> {
     let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(default);
     for (at, layer) in spec.layers.iter_mut().enumerate() {
         layer.experts = at >= dense;
@@ -940,7 +943,7 @@ fn further(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
 const MOST_FURTHER: usize = 16;
 
 /// Groups of experts of which a token chooses from a few, by so many of the best of each; none where it may choose from all.
-fn groups(
+pub(super) fn groups(
     r: &Reader<'_>,
     experts: usize,
     best: usize,

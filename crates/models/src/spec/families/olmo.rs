@@ -33,7 +33,7 @@ pub(super) fn olmo3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = olmo2(r)?;
     let window = r.window(Some(4096))?;
     r.windows(&mut spec, window, |layer| (layer + 1) % 4 != 0)?;
-    r.ropes_by_type(&mut spec, 500_000.0, 500_000.0)?;
+    r.ropes_by_type(&mut spec, [500_000.0, 500_000.0], None)?;
     // As in Transformers `rope_theta` is that of the layers that see everything.
     let sliding = r.sliding(spec.layers.len(), |layer| (layer + 1) % 4 != 0)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {

@@ -145,6 +145,7 @@ impl Reader<'_> {
             ssd: None,
             mlp_scales: [1.0; 2],
             head_gates: None,
+            softplus_gates: false,
             experts: None,
             further: 0,
             layers: vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; layers],
@@ -288,7 +289,13 @@ impl Reader<'_> {
     }
 
     /// One rope for the layers that slide and one for the others, where `rope_parameters` has both or their bases differ.
-    pub(super) fn ropes_by_type(&self, spec: &mut Spec, local: f64, global: f64) -> Result<(), ModelError> {
+    /// `partial` is what part of a head turns where the family may say so, without a word on it.
+    pub(super) fn ropes_by_type(
+        &self,
+        spec: &mut Spec,
+        [local, global]: [f64; 2],
+        partial: Option<f64>,
+    ) -> Result<(), ModelError> {
         let nested = |kind: &str| -> Option<&Map<String, Value>> {
             self.config.get("rope_parameters")?.get(kind)?.as_object()
         };
@@ -297,7 +304,7 @@ impl Reader<'_> {
             max_positions: spec.max_positions,
             original_positions: spec.max_positions,
             theta,
-            partial: None,
+            partial,
         };
         let theta = self.config.f64("rope_theta")?;
         let by_type = self.config.get("rope_parameters").is_some();

@@ -7,10 +7,10 @@ use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, 
 
 use crate::decoder::invocation::Invocation;
 use crate::decoder::layers::{
-    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_CONV,
-    DELTA_NORM, DELTA_OUT, DELTA_RATES, Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent,
-    Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION,
-    PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS, Ssd,
+    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_RATES,
+    Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts,
+    NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR,
+    SINKS, Ssd,
 };
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::Orders;
@@ -241,6 +241,20 @@ impl Builder {
                     self.packed(Place::DeltaGroupHeads, &name(of_numbers), (&[each; 2], heads), h, false)?,
                 ])
             }
+            DeltaNames::ByLayer(all) => {
+                let places = [
+                    (Place::DeltaKeys, keys),
+                    (Place::DeltaKeys, keys),
+                    (Place::DeltaValues, values),
+                    (Place::DeltaValues, values),
+                    (Place::DeltaHeads, sizes.value_heads),
+                    (Place::DeltaHeads, sizes.value_heads),
+                ];
+                let layers = all.into_iter().zip(places);
+                layers
+                    .map(|(module, (place, width))| self.linear(place, &name(module), [width, h], false))
+                    .collect()
+            }
         }
     }
 
@@ -307,7 +321,7 @@ impl Builder {
         let (h, i, d, names) = (spec.hidden, spec.intermediate, spec.head_dim, &spec.names);
         let (q, kv) = (spec.heads * spec.query_dim(), spec.kv_heads * d);
         let name = |module: &str| names.in_block(layer, module);
-        let layout = spec.layout;
+        let layout = spec.layers[layer].layout.unwrap_or(spec.layout);
         let of_ssd = spec.ssd_of(layer);
         let LayerSpec { no_attention, no_feed_forward, .. } = spec.layers[layer];
         let attention_norm = if layout.is_pre() && !(no_attention && of_ssd.is_none()) {
@@ -410,26 +424,38 @@ impl Builder {
         } else {
             None
         };
+        let mut kernels = Vec::new();
+        if let Some(sizes) = of_delta {
+            let (keys, values) = (sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim);
+            let all = names.delta.convolutions();
+            let channels = if all.len() == 1 { vec![2 * keys + values] } else { vec![keys, keys, values] };
+            for (module, channels) in all.iter().zip(channels) {
+                let shape = [channels, 1, sizes.taps];
+                kernels.push(self.add(format!("{}.weight", name(module)), &shape, Role::Convolution)?);
+            }
+        }
+        let mut kernels = kernels.into_iter();
+        let of_kernel = kernels.next();
         let delta = match of_delta {
             Some(sizes) => {
                 let [bias, log_rate] = DELTA_RATES.map(name);
                 Some(Delta {
+                    kernels: kernels.collect(),
                     bias: self.add(bias, &[sizes.value_heads], Role::Bias)?,
                     // Trained as any weight, and no matrix.
                     log_rate: self.add(log_rate, &[sizes.value_heads], Role::Matrix)?,
-                    norm: self.norm_of(NormPlace::Divided, &name(DELTA_NORM), &[sizes.value_dim], true)?,
+                    norm: self.norm_of(
+                        NormPlace::Divided,
+                        &name(names.delta.norm()),
+                        &[sizes.value_dim],
+                        true,
+                    )?,
                 })
             }
             None => None,
         };
         let conv = match convolution {
-            _ if of_delta.is_some() => {
-                let channels =
-                    of_delta.map_or(0, |d| 2 * d.key_heads * d.key_dim + d.value_heads * d.value_dim);
-                let shape = [channels, 1, of_delta.map_or(0, |d| d.taps)];
-                let weight = self.add(format!("{}.weight", name(DELTA_CONV)), &shape, Role::Convolution)?;
-                Some(NormParts { weight: Some(weight), bias: None })
-            }
+            _ if of_delta.is_some() => Some(NormParts { weight: of_kernel, bias: None }),
             Some(ShortConv { taps, bias }) => {
                 let module = name(names.conv[1]);
                 let weight = Some(self.add(format!("{module}.weight"), &[h, 1, taps], Role::Convolution)?);
@@ -443,7 +469,7 @@ impl Builder {
             _ if no_attention => None,
             _ if of_delta.is_some() => {
                 let reads = of_delta.map_or(0, |d| d.value_heads * d.value_dim);
-                Some(self.linear(Place::DeltaOut, &name(DELTA_OUT), [h, reads], false)?)
+                Some(self.linear(Place::DeltaOut, &name(names.delta.output()), [h, reads], false)?)
             }
             Some(ShortConv { bias, .. }) => {
                 Some(self.linear(Place::ConvOut, &name(names.conv[2]), [h, h], bias)?)

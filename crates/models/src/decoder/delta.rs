@@ -29,7 +29,7 @@ fn read(
     const ALL: &str = "invariant: a piece for each width";
     let (k, v, each) = (sizes.key_dim, sizes.value_dim, sizes.each());
     let (keys, values, heads) = (key_heads * k, key_heads * each * v, key_heads * each);
-    if matches!(spec.names.delta, DeltaNames::Apart(_)) {
+    if !matches!(spec.names.delta, DeltaNames::PerGroup(_)) {
         let all = split_columns(x, &[2 * keys + values, values, heads, heads])?;
         return Ok(all.try_into().expect(ALL));
     }
@@ -90,12 +90,19 @@ fn run(
     let Sizes { shape, units } = Sizes::new(key_heads, &of);
     let [x, gates, learning, forgetting] = read(x, key_heads, spec, &of)?;
     let (bias, log_rate) = (delta.bias.clone(), delta.log_rate.clone());
-    let weights = head_weights(&HeadSteps { steps: forgetting, learning: Some(learning), bias, log_rate })?;
+    let mut weights =
+        head_weights(&HeadSteps { steps: forgetting, learning: Some(learning), bias, log_rate })?;
+    if of.doubled {
+        let both = weights.rank::<2>()?;
+        let of_heads = both.dims()[1];
+        let [kept, learned] = [0, 1].map(|at| both.clone().slice([at..at + 1, 0..of_heads]));
+        weights = AnyTensor::new(Tensor::cat(vec![kept, learned * 2.0], 0));
+    }
     let out = scanned(Scanned { x: &x, units: Some(&units), weights: &weights, shape: &shape })?;
     let norm = GroupNorm {
         group: shape.value_dim,
         gamma: delta.norm.gamma.clone(),
-        eps: spec.norm_eps,
+        eps: of.norm_eps.unwrap_or(spec.norm_eps),
         before_gate: true,
     };
     gated_norm(&out, &gates, Some(&norm))

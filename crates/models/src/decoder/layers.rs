@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use burnish_core::random::Stream;
 use burnish_core::{Compute, LinearPart, LinearParts, LoraParts, RouterRule};
 use burnish_ops::{
@@ -131,7 +131,9 @@ pub(crate) enum Place {
     Down,
     /// What a gated delta rule reads: queries, keys and values one after another.
     DeltaQkv,
-    /// Its gates.
+    /// Its queries, or its keys.
+    DeltaKeys,
+    /// Its gates, or its values.
     DeltaValues,
     /// A number for each head of its values.
     DeltaHeads,
@@ -736,6 +738,8 @@ pub(crate) const LAUREL_NORM: &str = "laurel.post_laurel_norm";
 /// What a gated delta rule has beside its layers and its convolution, or one `T` for each of these.
 #[derive(Clone, Debug)]
 pub(crate) struct Delta<T, N> {
+    /// The convolutions of keys and of values, where they have their own: the block's is that of queries then.
+    pub(crate) kernels: Vec<T>,
     /// Added to what heads forget by.
     pub(crate) bias: T,
     /// The logarithm of how fast they do.
@@ -744,11 +748,8 @@ pub(crate) struct Delta<T, N> {
     pub(crate) norm: N,
 }
 
-/// Of a gated delta rule the convolution, what heads forget by, the norm of its output, the layer behind it.
-pub(crate) const DELTA_CONV: &str = "linear_attn.conv1d";
+/// What heads of a gated delta rule forget by.
 pub(crate) const DELTA_RATES: [&str; 2] = ["linear_attn.dt_bias", "linear_attn.A_log"];
-pub(crate) const DELTA_NORM: &str = "linear_attn.norm";
-pub(crate) const DELTA_OUT: &str = "linear_attn.out_proj";
 
 /// A state space in a block, or of `L`, `T` and `N` for its layers, its numbers and its norm.
 #[derive(Clone, Debug)]
@@ -931,6 +932,7 @@ impl<T> BlockParts<T> {
             sinks: self.sinks.map(&mut *make),
             conv: norm(self.conv, make),
             delta: self.delta.map(|delta| Delta {
+                kernels: delta.kernels.into_iter().map(&mut *make).collect(),
                 bias: make(delta.bias),
                 log_rate: make(delta.log_rate),
                 norm: delta.norm.map(&mut *make),
@@ -989,6 +991,7 @@ impl Block {
             sinks: self.sinks,
             conv: self.conv,
             delta: self.delta.as_ref().map(|delta| Delta {
+                kernels: delta.kernels.clone(),
                 bias: delta.bias,
                 log_rate: delta.log_rate,
                 norm: delta.norm.active(adapters),
@@ -1048,7 +1051,7 @@ impl Block {
             all.extend(latent.query.as_mut().map(|(_, norm)| (LATENT_NORMS[0], norm)));
             all.push((LATENT_NORMS[1], &mut latent.norm));
         }
-        all.extend(self.delta.as_mut().map(|delta| (DELTA_NORM, &mut delta.norm)));
+        all.extend(self.delta.as_mut().map(|delta| (names.delta.norm(), &mut delta.norm)));
         let of_ssd = self.ssd.as_mut().and_then(|ssd| ssd.norm.as_mut());
         all.extend(of_ssd.map(|norm| (names.ssd.norm, norm)));
         if let Some((q, k)) = &mut self.qk_norms {
@@ -1130,9 +1133,17 @@ impl Block {
             qkv: side_by_side(&self.qkv, parts.qkv)?,
             qk_norms,
             sinks: parts.sinks,
-            conv: parts.conv,
+            conv: match (parts.conv, &parts.delta) {
+                (Some(NormParts { weight: Some(first), bias }), Some(delta)) if !delta.kernels.is_empty() => {
+                    let all = std::iter::once(&first).chain(&delta.kernels);
+                    let all = all.map(AnyTensor::rank::<3>).collect::<Result<Vec<_>, _>>()?;
+                    Some(NormParts { weight: Some(AnyTensor::new(Tensor::cat(all, 0))), bias })
+                }
+                (conv, _) => conv,
+            },
             delta: match (&self.delta, parts.delta) {
                 (Some(delta), Some(parts)) => Some(Delta {
+                    kernels: Vec::new(),
                     bias: parts.bias,
                     log_rate: parts.log_rate,
                     norm: delta.norm.ready(parts.norm, NormKind::Rms, &device)?,

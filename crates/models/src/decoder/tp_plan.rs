@@ -33,6 +33,7 @@ fn style(place: Place) -> Style {
         | Place::LatentUp
         | Place::QkvPerGroup
         | Place::DeltaQkv
+        | Place::DeltaKeys
         | Place::DeltaValues
         | Place::DeltaHeads
         | Place::DeltaGroups
@@ -219,6 +220,7 @@ impl Parallel {
                 (
                     Some(sizes),
                     place @ (Place::DeltaQkv
+                    | Place::DeltaKeys
                     | Place::DeltaValues
                     | Place::DeltaHeads
                     | Place::DeltaGroups
@@ -334,8 +336,15 @@ impl Parallel {
             blueprint.blocks.iter().filter_map(|block| Some((block.conv.as_ref()?, block.delta.as_ref())))
         {
             if let (Some(delta), Some(sizes), Some(weight)) = (delta, &spec.delta, parts.weight) {
-                let split = delta_split(Place::DeltaQkv, sizes, ranks)?;
-                layouts[weight] = Some(TpLayout::sharded(&shapes[weight], 0, split)?);
+                let places = match delta.kernels.is_empty() {
+                    true => &[Place::DeltaQkv][..],
+                    false => &[Place::DeltaKeys, Place::DeltaKeys, Place::DeltaValues],
+                };
+                for (index, place) in std::iter::once(weight).chain(delta.kernels.iter().copied()).zip(places)
+                {
+                    let split = delta_split(*place, sizes, ranks)?;
+                    layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
+                }
                 for index in [delta.bias, delta.log_rate] {
                     let split = delta_split(Place::DeltaHeads, sizes, ranks)?;
                     layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
@@ -608,6 +617,7 @@ fn delta_split(place: Place, sizes: &GatedDelta, ranks: usize) -> Result<Split, 
     let v = each * sizes.value_dim;
     Ok(match place {
         Place::DeltaQkv => Split::packed(&[heads.scaled(k), heads.scaled(k), heads.scaled(v)])?,
+        Place::DeltaKeys => heads.scaled(k),
         Place::DeltaHeads => heads.scaled(each),
         Place::DeltaGroups => heads.scaled(2 * k + 2 * v),
         Place::DeltaGroupHeads => heads.scaled(2 * each),

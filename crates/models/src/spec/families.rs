@@ -43,7 +43,7 @@ use mixtures::{
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
-use olmo::{olmo, olmo2, olmo3};
+use olmo::{olmo, olmo_hybrid, olmo2, olmo3};
 use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::Reader;
 
@@ -137,6 +137,7 @@ static FAMILIES: &[Entry] = &[
     family("olmo", "Olmo", olmo),
     family("olmo2", "Olmo2", olmo2),
     family("olmo3", "Olmo3", olmo3),
+    family("olmo_hybrid", "OlmoHybrid", olmo_hybrid),
     family("ministral", "Ministral", ministral),
     family("ministral3", "Ministral3", ministral3),
     family("cohere", "Cohere", cohere),

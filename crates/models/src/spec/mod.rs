@@ -194,6 +194,8 @@ pub struct LayerSpec {
     pub conv: bool,
     /// Whether a gated delta rule ([`Spec::delta`]) stands in place of attention.
     pub delta: bool,
+    /// Where norms stand, if not where [`Spec::layout`] says (OLMo Hybrid).
+    pub layout: Option<BlockLayout>,
     /// Whether a state space ([`Spec::ssd`]) stands beside attention, or in its place where that is not there.
     pub ssd: bool,
     /// Whether the block has no attention, nor a convolution or a delta rule in its place.
@@ -280,8 +282,8 @@ pub struct ShortConv {
 }
 
 /// Linear attention by the gated delta rule (Yang et al., arXiv:2412.06464), behind a short convolution and before a gated
-/// norm of each head (Qwen3-Next, Qwen3.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// norm of each head (Qwen3-Next, Qwen3.5, OLMo Hybrid).
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedDelta {
     /// Heads of queries and keys.
     pub key_heads: usize,
@@ -293,6 +295,10 @@ pub struct GatedDelta {
     pub value_dim: usize,
     /// Tokens that one sees in the convolution, itself among them.
     pub taps: usize,
+    /// Whether twice as much is learned, so that what a matrix says may change its sign (OLMo Hybrid).
+    pub doubled: bool,
+    /// Added to the mean square in the norm of each head, where it is not that of the stream's norms.
+    pub norm_eps: Option<f32>,
 }
 
 impl GatedDelta {

@@ -81,6 +81,38 @@ pub enum DeltaNames {
     /// Of each head of keys its query, key, values and gates in one matrix, and what its values learn and forget by in another
     /// (Qwen3-Next).
     PerGroup([&'static str; 2]),
+    /// Queries, keys, values, gates, what each head learns by and what it forgets by; of the first three each has a convolution
+    /// of its own (OLMo Hybrid).
+    ByLayer([&'static str; 6]),
+}
+
+impl DeltaNames {
+    /// Its convolutions.
+    #[must_use]
+    pub fn convolutions(&self) -> &'static [&'static str] {
+        match self {
+            Self::ByLayer(_) => &["linear_attn.q_conv1d", "linear_attn.k_conv1d", "linear_attn.v_conv1d"],
+            Self::Apart(_) | Self::PerGroup(_) => &["linear_attn.conv1d"],
+        }
+    }
+
+    /// The norm of its heads.
+    #[must_use]
+    pub fn norm(&self) -> &'static str {
+        match self {
+            Self::ByLayer(_) => "linear_attn.o_norm",
+            Self::Apart(_) | Self::PerGroup(_) => "linear_attn.norm",
+        }
+    }
+
+    /// The layer behind it.
+    #[must_use]
+    pub fn output(&self) -> &'static str {
+        match self {
+            Self::ByLayer(_) => "linear_attn.o_proj",
+            Self::Apart(_) | Self::PerGroup(_) => "linear_attn.out_proj",
+        }
+    }
 }
 
 /// What a state space is called.
@@ -374,6 +406,25 @@ pub(crate) const LFM2_MOE: Names = Names {
 /// Qwen3.5's, which files may have as a part of a larger model.
 pub(crate) const QWEN3_5: Names =
     Names { other_spellings: &[("model.", "model.language_model.")], unread: "mtp.", ..LLAMA };
+
+/// OLMo Hybrid's: norms behind attention, and before delta rules.
+pub(crate) const OLMO_HYBRID: Names = Names {
+    delta: DeltaNames::ByLayer([
+        "linear_attn.q_proj",
+        "linear_attn.k_proj",
+        "linear_attn.v_proj",
+        "linear_attn.g_proj",
+        "linear_attn.b_proj",
+        "linear_attn.a_proj",
+    ]),
+    attention_post_norm: "post_attention_layernorm",
+    mlp_post_norm: "post_feedforward_layernorm",
+    other_parts: &[
+        (".input_layernorm.", ".attention_layer_norm."),
+        (".post_attention_layernorm.", ".feedforward_layer_norm."),
+    ],
+    ..LLAMA
+};
 
 /// Qwen3-Next's.
 pub(crate) const QWEN3_NEXT: Names = Names {

@@ -57,16 +57,41 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
     spec.norm = NormKind::RmsPlusOne;
     spec.qk_norm = Some(QkNorm::PerHead);
     spec.head_gates = Some(HeadGates::BehindQueries);
+    let sizes = GatedDelta {
+        key_heads: 16,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        taps: 4,
+        doubled: false,
+        norm_eps: None,
+    };
+    let every = match r.config.usize("full_attention_interval")? {
+        Some(0) => return Err(wrong("full_attention_interval", "0", "a positive integer")),
+        given => given.unwrap_or(4),
+    };
+    delta_blocks(r, &mut spec, sizes, |at| (at + 1) % every == 0)?;
+    Ok(spec)
+}
+
+/// Gated delta rules in blocks that do not attend, by `layer_types` or else by `attends`.
+pub(super) fn delta_blocks(
+    r: &Reader<'_>,
+    spec: &mut Spec,
+    defaults: GatedDelta,
+    attends: impl Fn(usize) -> bool,
+) -> Result<(), ModelError> {
     let number = |key: &str, default: usize| match r.config.usize(key)? {
         Some(0) => Err(wrong(key, "0", "a positive integer")),
         given => Ok(given.unwrap_or(default)),
     };
     let sizes = GatedDelta {
-        key_heads: number("linear_num_key_heads", 16)?,
-        value_heads: number("linear_num_value_heads", 32)?,
-        key_dim: number("linear_key_head_dim", 128)?,
-        value_dim: number("linear_value_head_dim", 128)?,
-        taps: number("linear_conv_kernel_dim", 4)?,
+        key_heads: number("linear_num_key_heads", defaults.key_heads)?,
+        value_heads: number("linear_num_value_heads", defaults.value_heads)?,
+        key_dim: number("linear_key_head_dim", defaults.key_dim)?,
+        value_dim: number("linear_value_head_dim", defaults.value_dim)?,
+        taps: number("linear_conv_kernel_dim", defaults.taps)?,
+        ..defaults
     };
     if !sizes.value_heads.is_multiple_of(sizes.key_heads) || sizes.value_heads > MOST_DELTA_HEADS {
         let got = format!("{} for {} heads of keys", sizes.value_heads, sizes.key_heads);
@@ -76,10 +101,9 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
             "a multiple of linear_num_key_heads, at most 65536",
         ));
     }
-    let every = number("full_attention_interval", 4)?;
     let layers = spec.layers.len();
     let attends: Vec<bool> = match r.config.get("layer_types") {
-        None => (1..=layers).map(|at| at % every == 0).collect(),
+        None => (0..layers).map(attends).collect(),
         Some(types) => {
             let kinds = types.as_array().filter(|types| types.len() >= layers);
             let kinds =
@@ -100,7 +124,7 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
         layer.delta = !attends;
     }
     spec.delta = Some(sizes);
-    Ok(spec)
+    Ok(())
 }
 
 /// Heads of a delta rule, at most.

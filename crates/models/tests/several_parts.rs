@@ -19,6 +19,78 @@ fn answers(folder: &Path) -> Vec<f32> {
     logits(&load(folder, &device()).unwrap_or_else(|e| panic!("{e}")).decoder, &[ROW.to_vec()])
 }
 
+/// Types that have what another fixture has: the fixture, and where their files have its decoder, if not where it is there.
+pub(crate) const OF_OTHERS: [(&str, &str, &str); 34] = [
+    ("lfm3_vl", "lfm3", "model.language_model."),
+    ("deepseek_vl", "llama", "model.language_model."),
+    ("deepseek_vl_hybrid", "llama", "model.language_model."),
+    ("janus", "llama", "model.language_model."),
+    ("perception_lm", "llama", "model.language_model."),
+    ("video_llava", "llama", "model.language_model."),
+    ("glmasr", "llama", "model.language_model."),
+    ("omniasr", "llama", "model.language_model."),
+    ("kimi_k25", "deepseek-v3", "model.language_model."),
+    ("got_ocr2", "qwen2", "model.language_model."),
+    ("pp_chart2table", "qwen2", "model.language_model."),
+    ("fast_vlm", "qwen2", "model.language_model."),
+    ("ovis2", "qwen2", "model.language_model."),
+    ("video_llama_3", "qwen2", "model.language_model."),
+    ("qwen2_audio", "qwen2", "model.language_model."),
+    ("vibevoice_asr", "qwen2", "model.language_model."),
+    ("lighton_ocr", "qwen3", "model.language_model."),
+    ("qianfan_ocr", "qwen3", "model.language_model."),
+    ("qwen3_asr", "qwen3", "model.language_model."),
+    ("fun_asr_nano", "qwen3", "model.language_model."),
+    ("moss_transcribe_diarize", "qwen3", "model.language_model."),
+    ("minicpm_ocr", "qwen3_5", "model.language_model."),
+    ("minicpmv4_6", "qwen3_5", "model.language_model."),
+    ("minicpmv4_7", "qwen3_5", "model.language_model."),
+    ("hyperclovax_vision_v2", "hyperclovax", "model.language_model."),
+    ("fuyu", "persimmon", "model.language_model."),
+    ("granite_speech", "granite", "model.language_model."),
+    ("granite_speech_plus", "granite", "model.language_model."),
+    ("qwen3_omni_moe_thinker", "qwen3-moe", "model.language_model."),
+    ("idefics2", "mistral", "model.text_model."),
+    ("qwen3_omni_moe", "qwen3-moe", "thinker.model."),
+    ("qwen2_5_omni_thinker", "qwen2-vl", ""),
+    ("glmga", "glm46v", ""),
+    ("kimi_k2", "deepseek-v3", ""),
+];
+
+/// Each computes what its decoder alone is recorded for; a head of its own is a plain product.
+#[test]
+fn decoders_of_others_are_the_same_model() {
+    for (model_type, name, prefix) in OF_OTHERS {
+        let base = ModelFolder::open(fixtures().join(name)).unwrap();
+        let (tied, scale) = (base.spec().tied, if prefix.is_empty() { 1.0 } else { base.spec().logit_scale });
+        let part = if prefix.starts_with("thinker.") { "thinker." } else { "" };
+        let folder = reweighted(name, |weights| {
+            for (tensor, _) in weights.iter_mut().filter(|_| !prefix.is_empty()) {
+                *tensor = match tensor.strip_prefix("model.") {
+                    Some(rest) => format!("{prefix}{rest}"),
+                    None => format!("{part}{tensor}"),
+                };
+            }
+        });
+        let path = folder.path().join("config.json");
+        let mut config = read_json(&path);
+        if prefix.is_empty() {
+            config["model_type"] = json!(model_type);
+            config["tie_word_embeddings"] = json!(tied);
+        } else {
+            config = json!({"model_type": model_type, "tie_word_embeddings": tied, "text_config": config});
+        }
+        if !part.is_empty() {
+            config = json!({"model_type": model_type, "thinker_config": config});
+        }
+        std::fs::write(&path, config.to_string()).unwrap();
+        let want = answers(&fixtures().join(name));
+        let got: Vec<f32> = answers(folder.path()).iter().map(|x| x * scale).collect();
+        let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(got.len() == want.len() && apart <= 1e-5, "{model_type}: {apart}");
+    }
+}
+
 /// Files of every age: as Transformers 4.5x writes them, with the names that its classes have.
 #[test]
 fn files_of_other_spellings_are_the_same_model() {

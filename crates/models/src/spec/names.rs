@@ -246,6 +246,28 @@ pub(crate) const QWEN_VL: Inner =
 /// LFM2's.
 pub(crate) const LFM2_VL: Inner = Inner { norm: "model.language_model.embedding_norm", ..LANGUAGE_MODEL };
 
+/// Fuyu's, whose decoder is Persimmon's.
+pub(crate) const FUYU: Inner = Inner { norm: "model.language_model.final_layernorm", ..LANGUAGE_MODEL };
+
+/// Qianfan-OCR's, whose files may have its blocks one part deeper.
+pub(crate) const QIANFAN_OCR: Inner = Inner {
+    other_spellings: &[
+        ("model.language_model.layers.", "language_model.model.encoder.layers."),
+        ("model.language_model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    ],
+    ..LANGUAGE_MODEL
+};
+
+/// Of models that also speak, the part that thinks.
+pub(crate) const THINKER: Inner = Inner {
+    embed: "thinker.model.language_model.embed_tokens",
+    layers: "thinker.model.language_model.layers",
+    norm: "thinker.model.language_model.norm",
+    head: "thinker.lm_head",
+    other_spellings: &[("thinker.model.language_model.", "thinker.model.")],
+};
+
 /// Llama 4's: the language model whole, with its head.
 pub(crate) const LLAMA4_PART: Inner = Inner {
     embed: "language_model.model.embed_tokens",

@@ -10,8 +10,10 @@ use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
-use crate::spec::names::{self, Inner, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QWEN_VL, TEXT_MODEL};
-use crate::spec::{QkNorm, Spec, wrong};
+use crate::spec::names::{
+    self, FUYU, Inner, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QIANFAN_OCR, QWEN_VL, TEXT_MODEL, THINKER,
+};
+use crate::spec::{Pairs, QkNorm, Spec, wrong};
 
 /// How a model of several parts holds its decoder.
 struct Whole {
@@ -22,6 +24,8 @@ struct Whole {
     ties: Ties,
     /// Whether the class applies the text family's cap of logits.
     caps_logits: bool,
+    /// The key of the part that has the decoder, where it is a part of a part.
+    within: Option<&'static str>,
 }
 
 /// What `text_config` is of.
@@ -32,19 +36,20 @@ enum Text {
     Own(fn(&Reader<'_>) -> Result<Spec, ModelError>),
 }
 
-/// What ties the head: `tie_word_embeddings` of the whole, with its default, or also that of the text part.
+/// What ties the head: `tie_word_embeddings` of the whole or of the text part, each with its default; none does not count.
 #[derive(Clone, Copy)]
 struct Ties {
-    default: bool,
-    or_text: bool,
+    whole: Option<bool>,
+    text: Option<bool>,
 }
 
-const OWN_HEAD: Ties = Ties { default: false, or_text: false };
-const TIED: Ties = Ties { default: true, or_text: false };
-const EITHER: Ties = Ties { default: false, or_text: true };
+const NEVER: Ties = Ties { whole: None, text: None };
+const OWN_HEAD: Ties = Ties { whole: Some(false), text: None };
+const TIED: Ties = Ties { whole: Some(true), text: None };
+const EITHER: Ties = Ties { whole: Some(false), text: Some(false) };
 
 const fn whole(model_type: &'static str, text: Text, inner: &'static Inner, ties: Ties) -> Whole {
-    Whole { model_type, text, inner, ties, caps_logits: false }
+    Whole { model_type, text, inner, ties, caps_logits: false, within: None }
 }
 
 /// Every one.
@@ -80,10 +85,53 @@ static WHOLES: &[Whole] = &[
     whole("llava_next_video", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
     whole("exaone4_5", Text::Any("exaone4"), &LANGUAGE_MODEL, OWN_HEAD),
     whole("lfm2_vl", Text::Any("lfm2"), &LFM2_VL, TIED),
+    whole("lfm3_vl", Text::Any("lfm3"), &LFM2_VL, TIED),
+    whole("deepseek_vl", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
+    whole("deepseek_vl_hybrid", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
+    whole("janus", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
+    whole("kimi_k25", Text::Any("deepseek_v3"), &LANGUAGE_MODEL, TIED),
+    whole("got_ocr2", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
+    whole("pp_chart2table", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
+    whole("lighton_ocr", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
+    whole("glm_ocr", Text::Own(glm_ocr), &LANGUAGE_MODEL, EITHER),
+    whole("glmga", Text::Own(glm4v), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("paddleocr_vl", Text::Own(paddleocr_vl), &QWEN_VL, Ties { text: Some(true), ..TIED }),
+    whole("qianfan_ocr", Text::Any("qwen3"), &QIANFAN_OCR, OWN_HEAD),
+    whole("minicpm_ocr", Text::Any("qwen3_5_text"), &LANGUAGE_MODEL, TIED),
+    whole("minicpmv4_6", Text::Any("qwen3_5_text"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("minicpmv4_7", Text::Any("qwen3_5_text"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("hyperclovax_vision_v2", Text::Any("hyperclovax"), &LANGUAGE_MODEL, TIED),
+    whole("idefics2", Text::Any("mistral"), &TEXT_MODEL, OWN_HEAD),
+    whole("fast_vlm", Text::Any("qwen2"), &LANGUAGE_MODEL, EITHER),
+    whole("perception_lm", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
+    whole("ovis2", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
+    whole("video_llama_3", Text::Any("qwen2"), &LANGUAGE_MODEL, EITHER),
+    whole("video_llava", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("fuyu", Text::Any("persimmon"), &FUYU, OWN_HEAD),
+    whole("qwen2_5_omni_thinker", Text::Own(qwen2_5_omni), &QWEN_VL, OWN_HEAD),
+    whole("qwen3_omni_moe_thinker", Text::Own(qwen3_omni_moe), &QWEN_VL, OWN_HEAD),
+    Whole {
+        within: Some("thinker_config"),
+        ..whole("qwen2_5_omni", Text::Own(qwen2_5_omni), &THINKER, OWN_HEAD)
+    },
+    Whole {
+        within: Some("thinker_config"),
+        ..whole("qwen3_omni_moe", Text::Own(qwen3_omni_moe), &THINKER, OWN_HEAD)
+    },
+    whole("qwen2_audio", Text::Any("qwen2"), &LANGUAGE_MODEL, NEVER),
+    whole("qwen3_asr", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
+    whole("voxtral", Text::Any("llama"), &LANGUAGE_MODEL, NEVER),
+    whole("glmasr", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
+    whole("granite_speech", Text::Any("granite"), &LANGUAGE_MODEL, TIED),
+    whole("granite_speech_plus", Text::Any("granite"), &LANGUAGE_MODEL, TIED),
+    whole("fun_asr_nano", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
+    whole("moss_transcribe_diarize", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
+    whole("omniasr", Text::Any("llama"), &LANGUAGE_MODEL, NEVER),
+    whole("vibevoice_asr", Text::Any("qwen2"), &LANGUAGE_MODEL, NEVER),
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 15] = [
+const SIZES: [(&str, [u64; 5]); 21] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
@@ -99,6 +147,12 @@ const SIZES: [(&str, [u64; 5]); 15] = [
     ("cohere2", [256_000, 8192, 22_528, 40, 64]),
     ("exaone4", [102_400, 4096, 16_384, 32, 32]),
     ("lfm2", [65_536, 2560, 12_288, 32, 32]),
+    ("lfm3", [128_000, 2048, 7680, 24, 16]),
+    ("mistral4", [131_072, 4096, 12_288, 36, 32]),
+    ("deepseek_v3", [129_280, 7168, 18_432, 61, 128]),
+    ("hyperclovax", [32_000, 4096, 11_008, 32, 32]),
+    ("granite", [32_000, 4096, 11_008, 32, 32]),
+    ("persimmon", [262_144, 4096, 16_384, 36, 64]),
 ];
 const SIZE_KEYS: [&str; 5] =
     ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
@@ -107,12 +161,19 @@ const SIZE_KEYS: [&str; 5] =
 pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
     let model_type = config.get("model_type").and_then(Value::as_str)?;
     let whole = WHOLES.iter().find(|whole| whole.model_type == model_type)?;
-    let mut json = match config.get("text_config").and_then(Value::as_object) {
+    let outer = match whole.within {
+        None => &config.json,
+        Some(key) => config.get(key).and_then(Value::as_object)?,
+    };
+    let mut json = match outer.get("text_config").and_then(Value::as_object) {
         Some(text) => text.clone(),
         // The first Qwen VLs have the keys of the text part among their own.
-        None if matches!(whole.text, Text::Own(_)) => config.json.clone(),
+        None if matches!(whole.text, Text::Own(_)) => outer.clone(),
         None => Map::new(),
     };
+    for (key, value) in own_defaults(model_type).as_object().into_iter().flatten() {
+        json.entry(key.clone()).or_insert_with(|| value.clone());
+    }
     // The first EXAONE 4.5 calls its text part so.
     if json.get("model_type").and_then(Value::as_str) == Some("exaone4_5_text") {
         json.insert("model_type".to_owned(), Value::from("exaone4"));
@@ -120,9 +181,10 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
     // LFM2's word for it.
     json.remove("tie_embedding");
     let own = json.get("tie_word_embeddings").and_then(Value::as_bool);
-    let outer = config.get("tie_embedding").or_else(|| config.get("tie_word_embeddings"));
-    let outer = outer.and_then(Value::as_bool).unwrap_or(whole.ties.default);
-    let tied = outer || whole.ties.or_text && own == Some(true);
+    let tie =
+        outer.get("tie_embedding").or_else(|| outer.get("tie_word_embeddings")).and_then(Value::as_bool);
+    let counts = |said: Option<bool>, default: Option<bool>| default.is_some_and(|d| said.unwrap_or(d));
+    let tied = counts(tie, whole.ties.whole) || counts(own, whole.ties.text);
     json.insert("tie_word_embeddings".to_owned(), Value::from(tied));
     // What stands on the decoder says the whole.
     json.remove("architectures");
@@ -139,6 +201,22 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
         }
     }
     Some(ConfigFile { json })
+}
+
+/// What a whole's class says of its text part, where that does not.
+fn own_defaults(model_type: &str) -> Value {
+    match model_type {
+        "voxtral" => {
+            json!({"vocab_size": 131_072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+            "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+            "head_dim": 128})
+        }
+        "glmasr" => {
+            json!({"vocab_size": 59_264, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+            "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5})
+        }
+        _ => Value::Null,
+    }
 }
 
 /// The decoder of a model of several parts.
@@ -169,6 +247,60 @@ pub(super) fn text_part(r: &Reader<'_>) -> Result<Spec, ModelError> {
     }
     spec.part = true;
     Ok(spec)
+}
+
+/// GLM-OCR's: that of GLM-4.1V without biases.
+fn glm_ocr(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    config.json.remove("model_type");
+    let head_dim = config.get("head_dim").cloned();
+    let mut spec = glm4v(&Reader { config: &config, family: r.family })?;
+    if let Some(head_dim) = head_dim.filter(|dim| dim.as_u64() != Some(spec.head_dim as u64)) {
+        return Err(ModelError::Unsupported {
+            key: "head_dim".to_owned(),
+            got: head_dim.to_string(),
+            supported: "hidden_size over num_attention_heads",
+        });
+    }
+    spec.qkv_bias = false;
+    Ok(spec)
+}
+
+/// PaddleOCR's: ERNIE 4.5 whose halves turn.
+fn paddleocr_vl(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = plain_rope(r.config);
+    let spec = super::llamas::ernie4_5(&Reader { config: &config, family: r.family })?;
+    Ok(Spec { pairs: Pairs::Halves, ..spec })
+}
+
+/// The decoder of Qwen2.5-Omni's thinker: Qwen2.5-VL's with other defaults.
+fn qwen2_5_omni(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28,
+            "num_attention_heads": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "max_window_layers": 28,
+            "sliding_window": 32_768}),
+    );
+    qwen2_vl(&Reader { config: &config, family: r.family })
+}
+
+/// The decoder of Qwen3-Omni's thinker: Qwen3-MoE's.
+fn qwen3_omni_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        &plain_rope(r.config),
+        json!({"vocab_size": 3584, "hidden_size": 2048, "intermediate_size": 18_944, "num_hidden_layers": 28,
+            "num_attention_heads": 28, "num_key_value_heads": 4, "norm_topk_prob": true, "rope_theta": 1e6}),
+    );
+    mixtures::qwen3_moe(&Reader { config: &config, family: r.family })
+}
+
+/// The configuration with what its class has where it does not say.
+fn with_defaults(config: &ConfigFile, defaults: Value) -> ConfigFile {
+    let mut config = config.clone();
+    for (key, value) in defaults.as_object().cloned().unwrap_or_default() {
+        config.json.entry(key).or_insert(value);
+    }
+    config
 }
 
 /// Granite with other defaults.

@@ -171,6 +171,26 @@ fn architectures_that_are_not_computed() {
         let message = error_with("llama", "model_type", json!(value));
         assert!(message.contains(&format!("`model_type` = {value} ({why}) is not supported")), "{message}");
     }
+    // Sizes whose products no integer holds.
+    let huge = 1_u64 << 62;
+    for (name, key, value, expected) in [
+        ("llama-head-dim", "head_dim", json!(huge), "at most 2^40"),
+        ("glm4-moe", "moe_intermediate_size", json!(huge), "a positive integer, at most 2^40"),
+        (
+            "laguna",
+            "num_attention_heads_per_layer",
+            json!([huge, 2, 2]),
+            "one integer from 1 to 65536 per layer",
+        ),
+    ] {
+        let message = error_with(name, key, value);
+        assert!(message.contains(&format!("`{key}` is")) && message.ends_with(expected), "{message}");
+    }
+    // Positions so far on that none is.
+    let far = copy("ministral3", |config| {
+        config["rope_parameters"]["original_max_position_embeddings"] = json!(1_u64 << 32);
+    });
+    load(far.path(), &device()).unwrap();
     // What changes the computation and is not computed is refused by name.
     let message = error_with("nemotron-h-moe", "moe_latent_size", json!(16));
     assert!(message.contains("`moe_latent_size` = 16 is not supported"), "{message}");

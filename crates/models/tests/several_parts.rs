@@ -29,7 +29,7 @@ pub(crate) const OF_OTHERS: [(&str, &str, &str); 34] = [
     ("video_llava", "llama", "model.language_model."),
     ("glmasr", "llama", "model.language_model."),
     ("omniasr", "llama", "model.language_model."),
-    ("kimi_k25", "deepseek-v3", "model.language_model."),
+    ("kimi_k25", "deepseek-v3", "language_model.model."),
     ("got_ocr2", "qwen2", "model.language_model."),
     ("pp_chart2table", "qwen2", "model.language_model."),
     ("fast_vlm", "qwen2", "model.language_model."),

@@ -114,7 +114,8 @@ impl Factors {
 fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
     let growth = spec.query_growth?;
     let of = |&p: &u32| {
-        (1.0 + growth.beta * f64::from(1 + (p + growth.shift as u32) / growth.original as u32).ln()) as f32
+        let times = (u64::from(p) + growth.shift as u64) / growth.original as u64;
+        (1.0 + growth.beta * ((1 + times) as f64).ln()) as f32
     };
     let all: Vec<f32> = positions.iter().map(of).collect();
     all.iter().any(|&f| f != 1.0).then(|| Arc::new(all))

@@ -45,7 +45,7 @@ pub(crate) use multimodal::text_config;
 use multimodal::text_part;
 use olmo::{olmo, olmo_hybrid, olmo2, olmo3};
 use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
-use reader::Reader;
+use reader::{MOST_WIDTH, Reader};
 
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
@@ -337,6 +337,15 @@ fn check(spec: &Spec) -> Result<(), ModelError> {
 /// What a spec needs whose blocks are of one kind.
 fn check_sizes(spec: &Spec) -> Result<(), ModelError> {
     let Spec { heads, kv_heads, head_dim, .. } = *spec;
+    let widths = [
+        ("vocab_size", spec.vocab),
+        ("hidden_size", spec.hidden),
+        ("intermediate_size", spec.intermediate),
+        ("head_dim", head_dim),
+    ];
+    if let Some((key, width)) = widths.into_iter().find(|(_, width)| *width > MOST_WIDTH) {
+        return Err(wrong(key, &width.to_string(), "at most 2^40"));
+    }
     if !head_dim.is_multiple_of(2) && !spec.ropes.is_empty() {
         return Err(wrong("head_dim", &head_dim.to_string(), "an even number, whose halves rotate"));
     }

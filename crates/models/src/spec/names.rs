@@ -259,6 +259,16 @@ pub(crate) const QIANFAN_OCR: Inner = Inner {
     ..LANGUAGE_MODEL
 };
 
+/// Kimi K2.5's, whose blocks Transformers writes under the name of its tower's.
+pub(crate) const KIMI_K25: Inner = Inner {
+    other_spellings: &[
+        ("model.language_model.layers.", "language_model.model.blocks."),
+        ("model.language_model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    ],
+    ..LANGUAGE_MODEL
+};
+
 /// Of models that also speak, the part that thinks.
 pub(crate) const THINKER: Inner = Inner {
     embed: "thinker.model.language_model.embed_tokens",

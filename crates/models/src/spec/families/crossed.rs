@@ -7,35 +7,13 @@ use super::cohere_glm::{COHERE, cohere_spec, glm};
 use super::llamas::{exaone4, hunyuan, llama4_growth, minicpm_factors};
 use super::mixtures::{
     MIXTRAL, MixtureDefaults, corrected, deepseek, dense_first, glm4_moe, groups, latents, mixture,
-    qwen_blocks,
+    qwen_blocks, typed_blocks,
 };
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
+use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_HEADS, MOST_WIDTH, Reader, renamed};
 use crate::ModelError;
 use crate::spec::{
     BlockLayout, BlockSizes, HeadGates, NormKind, Pairs, QkNorm, SharedExpert, Spec, names, wrong,
 };
-
-/// Which blocks are mixtures, by `mlp_layer_types`, else those from `dense` on.
-fn mixed_blocks(r: &Reader<'_>, spec: &mut Spec, dense: usize) -> Result<(), ModelError> {
-    let given = r.config.get("mlp_layer_types");
-    let layers = spec.layers.len();
-    let list = given.map(|types| {
-        let list = types.as_array().filter(|list| list.len() >= layers);
-        list.ok_or_else(|| wrong("mlp_layer_types", &types.to_string(), "one entry per layer"))
-    });
-    let list = list.transpose()?;
-    for (at, layer) in spec.layers.iter_mut().enumerate() {
-        layer.experts = match list.map(|list| &list[at]) {
-            None => at >= dense,
-            Some(kind) => match kind.as_str() {
-                Some("sparse") => true,
-                Some("dense") => false,
-                _ => return Err(wrong("mlp_layer_types", &kind.to_string(), "dense or sparse")),
-            },
-        };
-    }
-    Ok(())
-}
 
 /// HunYuan's mixtures: softmax scores that sum to one, and a feed-forward of an expert's width that every token goes through.
 pub(super) fn hunyuan_v1_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
@@ -82,7 +60,7 @@ pub(super) fn exaone_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     };
     mixture(r, &mut spec, &own)?;
     let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(1);
-    mixed_blocks(r, &mut spec, dense)?;
+    typed_blocks(r, &mut spec, dense)?;
     corrected(r, &mut spec, 1)?;
     Ok(spec)
 }
@@ -162,7 +140,7 @@ pub(super) fn mellum(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.001,
     };
     mixture(r, &mut spec, &own)?;
-    mixed_blocks(r, &mut spec, 0)?;
+    typed_blocks(r, &mut spec, 0)?;
     Ok(spec)
 }
 
@@ -288,11 +266,12 @@ pub(super) fn laguna(r: &Reader<'_>) -> Result<Spec, ModelError> {
         (layer.window, layer.rope) = (window.filter(|_| slides), Some(usize::from(slides)));
     }
     if let Some(given) = r.config.get("num_attention_heads_per_layer").filter(|given| !given.is_null()) {
-        let of = |heads: &Value| heads.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let of = |heads: &Value| heads.as_u64().map(|n| n as usize).filter(|n| (1..=MOST_HEADS).contains(n));
         let list: Option<Vec<usize>> = given.as_array().and_then(|list| list.iter().map(of).collect());
         let list = list.filter(|list| list.len() == spec.layers.len());
         let key = "num_attention_heads_per_layer";
-        let list = list.ok_or_else(|| wrong(key, &given.to_string(), "one positive integer per layer"))?;
+        let list =
+            list.ok_or_else(|| wrong(key, &given.to_string(), "one integer from 1 to 65536 per layer"))?;
         let sizes = spec.sizes(spec.layers.len());
         for (layer, heads) in spec.layers.iter_mut().zip(list) {
             layer.sizes = Some(BlockSizes { heads, ..sizes });
@@ -319,12 +298,9 @@ pub(super) fn laguna(r: &Reader<'_>) -> Result<Spec, ModelError> {
     };
     mixture(r, &mut spec, &own)?;
     let balance = spec.experts.and_then(|experts| experts.balance);
-    mixed_blocks(r, &mut spec, 1)?;
+    typed_blocks(r, &mut spec, 1)?;
     corrected(r, &mut spec, 1)?;
-    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
-        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
-        width => width.unwrap_or(512),
-    };
+    let intermediate = r.positive_or("shared_expert_intermediate_size", 512)?;
     if let Some(experts) = &mut spec.experts {
         experts.balance = balance;
         experts.shared = Some(SharedExpert { intermediate, gated: false });
@@ -362,7 +338,7 @@ pub(super) fn hy_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.0,
     };
     mixture(r, &mut spec, &own)?;
-    mixed_blocks(r, &mut spec, 1)?;
+    typed_blocks(r, &mut spec, 1)?;
     corrected(r, &mut spec, 1)?;
     Ok(spec)
 }
@@ -396,10 +372,7 @@ pub(super) fn flint(r: &Reader<'_>) -> Result<Spec, ModelError> {
     };
     mixture(r, &mut spec, &own)?;
     qwen_blocks(r, &mut spec)?;
-    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
-        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
-        width => width.unwrap_or(1024),
-    };
+    let intermediate = r.positive_or("shared_expert_intermediate_size", 1024)?;
     if let Some(experts) = &mut spec.experts {
         experts.rule.scores = RouterScores::Sigmoid;
         experts.shared = Some(SharedExpert { intermediate, gated: false });
@@ -441,7 +414,7 @@ pub(super) fn cohere2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.0,
     };
     mixture(r, &mut spec, &own)?;
-    mixed_blocks(r, &mut spec, dense)?;
+    typed_blocks(r, &mut spec, dense)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
         layer.window = window.filter(|_| slides);
         let turns = layer.window.is_some() || of_dense == 1 && !layer.experts;
@@ -464,8 +437,12 @@ pub(super) fn cohere2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         (experts.rule.scores, experts.rule.renormalise) = (scores, renormalise);
         (experts.rule.scale, experts.shared_scale) = (scale, scale);
         experts.balance = None;
-        let intermediate = shared.checked_mul(width).filter(|width| *width > 0);
-        experts.shared = intermediate.map(|intermediate| SharedExpert { intermediate, gated: false });
+        if shared > 0 {
+            let intermediate = shared.checked_mul(width).filter(|width| *width <= MOST_WIDTH);
+            let wrong = || wrong("num_shared_experts", &shared.to_string(), "a smaller integer");
+            experts.shared =
+                Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
+        }
     }
     Ok(spec)
 }

@@ -153,10 +153,7 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 /// Tokens that have an embedding for each block.
 fn tokens_with_inputs(r: &Reader<'_>) -> Result<usize, ModelError> {
-    match r.config.usize("vocab_size_per_layer_input")? {
-        Some(0) => Err(wrong("vocab_size_per_layer_input", "0", "a positive integer")),
-        tokens => Ok(tokens.unwrap_or(262_144)),
-    }
+    r.positive_or("vocab_size_per_layer_input", 262_144)
 }
 
 /// Of each block whose keys and values it reads: the last ones those of the last block of their kind that has its own.
@@ -228,13 +225,9 @@ pub(super) fn gemma3n(r: &Reader<'_>) -> Result<Spec, ModelError> {
         own.sizes = Some(sizes);
         own.cutoff = cutoffs[at];
     }
-    let positive = |key: &str, default: usize| match r.config.usize(key)? {
-        Some(0) => Err(wrong(key, "0", "a positive integer")),
-        given => Ok(given.unwrap_or(default)),
-    };
-    let width = positive("hidden_size_per_layer_input", 256)?;
+    let width = r.positive_or("hidden_size_per_layer_input", 256)?;
     spec.per_layer = Some(PerLayerInputs { width, tokens: tokens_with_inputs(r)? });
-    let streams = positive("altup_num_inputs", 4)?;
+    let streams = r.positive_or("altup_num_inputs", 4)?;
     if !(2..=MOST_STREAMS).contains(&streams) {
         return Err(wrong("altup_num_inputs", &streams.to_string(), "between 2 and 64 streams"));
     }
@@ -246,7 +239,7 @@ pub(super) fn gemma3n(r: &Reader<'_>) -> Result<Spec, ModelError> {
         streams,
         active,
         scaled: r.bool("altup_correct_scale", true)?,
-        laurel_rank: positive("laurel_rank", 64)?,
+        laurel_rank: r.positive_or("laurel_rank", 64)?,
     });
     Ok(spec)
 }

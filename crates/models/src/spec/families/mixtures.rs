@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::llamas::{ernie4_5, turned_blocks};
 use super::olmo::olmo_spec;
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
+use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_WIDTH, Reader};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
 use crate::spec::{
@@ -31,17 +31,13 @@ const MOST_EXPERTS: usize = 65_536;
 
 /// A mixture of softmax scores in every block.
 pub(super) fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Result<(), ModelError> {
-    let number = |key: &str, default: usize| match r.config.usize(key)? {
-        Some(0) => Err(wrong(key, "0", "a positive integer")),
-        found => Ok(found.unwrap_or(default)),
-    };
     // Transformers' classes take one name for the other.
     let local = r.config.usize("num_local_experts")?;
-    let count = number("num_experts", local.unwrap_or(defaults.count))?;
+    let count = r.positive_or("num_experts", local.unwrap_or(defaults.count))?;
     if !(1..=MOST_EXPERTS).contains(&count) {
         return Err(wrong("num_local_experts", &count.to_string(), "between 1 and 65536 experts"));
     }
-    let per_token = number("num_experts_per_tok", defaults.per_token)?;
+    let per_token = r.positive_or("num_experts_per_tok", defaults.per_token)?;
     if per_token > count {
         let got = format!("{per_token} of {count} experts");
         return Err(wrong("num_experts_per_tok", &got, "at most as many as there are experts"));
@@ -53,7 +49,7 @@ pub(super) fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefault
     let rule = RouterRule { per_token, scores: RouterScores::Softmax, renormalise, scale: 1.0, groups: None };
     spec.experts = Some(ExpertsSpec {
         count,
-        intermediate: number(defaults.width_key, defaults.width)?,
+        intermediate: r.positive_or(defaults.width_key, defaults.width)?,
         rule,
         gate: ExpertGate::Halves(spec.activation),
         biased: false,
@@ -103,10 +99,7 @@ pub(super) fn qwen_delta_mixture(
         balance: 0.001,
     };
     mixture(r, spec, &own)?;
-    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
-        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
-        width => width.unwrap_or(512),
-    };
+    let intermediate = r.positive_or("shared_expert_intermediate_size", 512)?;
     if let Some(experts) = &mut spec.experts {
         experts.shared = Some(SharedExpert { intermediate, gated: true });
     }
@@ -321,10 +314,7 @@ pub(super) fn qwen2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     };
     mixture(r, &mut spec, &own)?;
     qwen_blocks(r, &mut spec)?;
-    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
-        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
-        width => width.unwrap_or(5632),
-    };
+    let intermediate = r.positive_or("shared_expert_intermediate_size", 5632)?;
     if let Some(experts) = &mut spec.experts {
         experts.shared = Some(SharedExpert { intermediate, gated: true });
     }
@@ -408,10 +398,7 @@ pub(super) fn nemotron_experts(r: &Reader<'_>, spec: &mut Spec) -> Result<(), Mo
         layer.experts = mixed;
     }
     corrected(r, spec, 1)?;
-    let shared = match r.config.usize("moe_shared_expert_intermediate_size")? {
-        Some(0) => return Err(wrong("moe_shared_expert_intermediate_size", "0", "a positive integer")),
-        width => width.unwrap_or(7688),
-    };
+    let shared = r.positive_or("moe_shared_expert_intermediate_size", 7688)?;
     let activation = spec.activation;
     if let Some(experts) = &mut spec.experts {
         experts.gate = ExpertGate::Plain(activation);
@@ -599,7 +586,8 @@ pub(super) fn corrected(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Resul
         experts.rule.groups = groups;
         experts.corrected = true;
         experts.balance = None;
-        let intermediate = shared.checked_mul(experts.intermediate).filter(|width| *width > 0);
+        let intermediate =
+            shared.checked_mul(experts.intermediate).filter(|width| (1..=MOST_WIDTH).contains(width));
         let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
         experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
     }
@@ -663,10 +651,7 @@ pub(super) fn llama4(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let turned = turned_blocks(r, &mut spec, true)?;
     spec.qk_norm = r.bool("use_qk_norm", true)?.then_some(QkNorm::PerHeadRotatedBare);
     if r.bool("attn_temperature_tuning", true)? {
-        let original = match r.config.usize("floor_scale")? {
-            Some(0) => return Err(wrong("floor_scale", "0", "a positive integer")),
-            scale => scale.unwrap_or(8192),
-        };
+        let original = r.positive_or("floor_scale", 8192)?;
         let beta = f64::from(r.f32("attn_scale", 0.1)?);
         spec.query_growth = Some(QueryGrowth { beta, original, shift: 1, grows: Grows::Still });
     }
@@ -696,10 +681,7 @@ pub(super) fn llama4(r: &Reader<'_>) -> Result<Spec, ModelError> {
         experts.balance = None;
         experts.shared = Some(SharedExpert { intermediate: experts.intermediate, gated: false });
     }
-    spec.intermediate = match r.config.usize("intermediate_size_mlp")? {
-        Some(0) => return Err(wrong("intermediate_size_mlp", "0", "a positive integer")),
-        width => width.unwrap_or(16_384),
-    };
+    spec.intermediate = r.positive_or("intermediate_size_mlp", 16_384)?;
     Ok(spec)
 }
 
@@ -722,10 +704,7 @@ fn chunked_blocks(r: &Reader<'_>, turned: &[bool]) -> Result<Vec<bool>, ModelErr
 
 /// Which blocks are mixtures in Llama 4.
 fn mixed_blocks(r: &Reader<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
-    let step = match r.config.usize("interleave_moe_layer_step")? {
-        Some(0) => return Err(wrong("interleave_moe_layer_step", "0", "a positive integer")),
-        step => step.unwrap_or(1),
-    };
+    let step = r.positive_or("interleave_moe_layer_step", 1)?;
     let Some(given) = r.config.get("moe_layers") else {
         return Ok((0..layers).map(|layer| (layer + 1) % step == 0).collect());
     };
@@ -736,19 +715,15 @@ fn mixed_blocks(r: &Reader<'_>, layers: usize) -> Result<Vec<bool>, ModelError> 
 
 /// Attention over latents.
 pub(super) fn latents(r: &Reader<'_>, defaults: &Defaults) -> Result<Spec, ModelError> {
-    let number = |key: &str, default: usize| match r.config.usize(key)? {
-        Some(0) => Err(wrong(key, "0", "a positive integer")),
-        found => Ok(found.unwrap_or(default)),
-    };
     let sizes = LatentAttention {
         query_rank: match r.config.json.contains_key("q_lora_rank") {
             true => r.config.usize("q_lora_rank")?,
             false => Some(1536),
         },
-        rank: number("kv_lora_rank", 512)?,
-        still: number("qk_nope_head_dim", 128)?,
-        turned: number("qk_rope_head_dim", 64)?,
-        value: number("v_head_dim", 128)?,
+        rank: r.positive_or("kv_lora_rank", 512)?,
+        still: r.positive_or("qk_nope_head_dim", 128)?,
+        turned: r.positive_or("qk_rope_head_dim", 64)?,
+        value: r.positive_or("v_head_dim", 128)?,
     };
     if !sizes.turned.is_multiple_of(2) {
         return Err(wrong("qk_rope_head_dim", &sizes.turned.to_string(), "an even number: pairs are turned"));
@@ -795,7 +770,8 @@ pub(super) fn deepseek(
     if let Some(experts) = &mut spec.experts {
         experts.rule.scale = r.f32("routed_scaling_factor", if own.count == 64 { 1.0 } else { 2.5 })?;
         experts.balance = None;
-        let intermediate = shared.checked_mul(experts.intermediate).filter(|width| *width > 0);
+        let intermediate =
+            shared.checked_mul(experts.intermediate).filter(|width| (1..=MOST_WIDTH).contains(width));
         let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
         experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
     }
@@ -903,21 +879,33 @@ pub(super) fn glm4_moe_lite(r: &Reader<'_>) -> Result<Spec, ModelError> {
     if !r.bool("rope_interleave", true)? {
         spec.pairs = Pairs::Halves;
     }
-    dense_first(r, &mut spec, 1)?;
-    if let Some(types) = r.config.get("mlp_layer_types") {
-        let list = types.as_array().filter(|list| list.len() >= spec.layers.len());
-        let list = list.ok_or_else(|| wrong("mlp_layer_types", &types.to_string(), "one entry per layer"))?;
-        for (layer, kind) in spec.layers.iter_mut().zip(list) {
-            layer.experts = match kind.as_str() {
-                Some("sparse") => true,
-                Some("dense") => false,
-                _ => return Err(wrong("mlp_layer_types", &kind.to_string(), "dense or sparse")),
-            };
-        }
-    }
+    let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(1);
+    typed_blocks(r, &mut spec, dense)?;
     further(r, &mut spec)?;
     corrected(r, &mut spec, 1)?;
     Ok(spec)
+}
+
+/// Which blocks are mixtures, by `mlp_layer_types`, else those from `dense` on.
+pub(super) fn typed_blocks(r: &Reader<'_>, spec: &mut Spec, dense: usize) -> Result<(), ModelError> {
+    let given = r.config.get("mlp_layer_types");
+    let layers = spec.layers.len();
+    let list = given.map(|types| {
+        let list = types.as_array().filter(|list| list.len() >= layers);
+        list.ok_or_else(|| wrong("mlp_layer_types", &types.to_string(), "one entry per layer"))
+    });
+    let list = list.transpose()?;
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts = match list.map(|list| &list[at]) {
+            None => at >= dense,
+            Some(kind) => match kind.as_str() {
+                Some("sparse") => true,
+                Some("dense") => false,
+                _ => return Err(wrong("mlp_layer_types", &kind.to_string(), "dense or sparse")),
+            },
+        };
+    }
+    Ok(())
 }
 
 /// The first blocks are no mixtures.

@@ -11,7 +11,8 @@ use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::names::{
-    self, FUYU, Inner, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QIANFAN_OCR, QWEN_VL, TEXT_MODEL, THINKER,
+    self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QIANFAN_OCR, QWEN_VL, TEXT_MODEL,
+    THINKER,
 };
 use crate::spec::{Pairs, QkNorm, Spec, wrong};
 
@@ -89,7 +90,7 @@ static WHOLES: &[Whole] = &[
     whole("deepseek_vl", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
     whole("deepseek_vl_hybrid", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
     whole("janus", Text::Any("llama"), &LANGUAGE_MODEL, TIED),
-    whole("kimi_k25", Text::Any("deepseek_v3"), &LANGUAGE_MODEL, TIED),
+    whole("kimi_k25", Text::Any("deepseek_v3"), &KIMI_K25, TIED),
     whole("got_ocr2", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
     whole("pp_chart2table", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
     whole("lighton_ocr", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),

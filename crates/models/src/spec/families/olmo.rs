@@ -68,7 +68,7 @@ pub(super) fn olmo_hybrid(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let (key_heads, value_heads) = (heads("linear_num_key_heads")?, heads("linear_num_value_heads")?);
     let key_dim = match r.config.usize("linear_key_head_dim")? {
         Some(dim) => dim,
-        None => 3 * spec.hidden / 4 / key_heads.max(1),
+        None => spec.hidden.saturating_mul(3) / 4 / key_heads.max(1),
     };
     if key_dim == 0 {
         return Err(wrong("linear_key_head_dim", "0", "a positive integer"));
@@ -77,7 +77,7 @@ pub(super) fn olmo_hybrid(r: &Reader<'_>) -> Result<Spec, ModelError> {
         key_heads,
         value_heads,
         key_dim,
-        value_dim: 2 * key_dim,
+        value_dim: key_dim.saturating_mul(2),
         taps: 4,
         doubled: r.bool("linear_allow_neg_eigval", true)?,
         norm_eps: Some(1e-5),

@@ -66,10 +66,7 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
         doubled: false,
         norm_eps: None,
     };
-    let every = match r.config.usize("full_attention_interval")? {
-        Some(0) => return Err(wrong("full_attention_interval", "0", "a positive integer")),
-        given => given.unwrap_or(4),
-    };
+    let every = r.positive_or("full_attention_interval", 4)?;
     delta_blocks(r, &mut spec, sizes, |at| (at + 1) % every == 0)?;
     Ok(spec)
 }
@@ -81,16 +78,12 @@ pub(super) fn delta_blocks(
     defaults: GatedDelta,
     attends: impl Fn(usize) -> bool,
 ) -> Result<(), ModelError> {
-    let number = |key: &str, default: usize| match r.config.usize(key)? {
-        Some(0) => Err(wrong(key, "0", "a positive integer")),
-        given => Ok(given.unwrap_or(default)),
-    };
     let sizes = GatedDelta {
-        key_heads: number("linear_num_key_heads", defaults.key_heads)?,
-        value_heads: number("linear_num_value_heads", defaults.value_heads)?,
-        key_dim: number("linear_key_head_dim", defaults.key_dim)?,
-        value_dim: number("linear_value_head_dim", defaults.value_dim)?,
-        taps: number("linear_conv_kernel_dim", defaults.taps)?,
+        key_heads: r.positive_or("linear_num_key_heads", defaults.key_heads)?,
+        value_heads: r.positive_or("linear_num_value_heads", defaults.value_heads)?,
+        key_dim: r.positive_or("linear_key_head_dim", defaults.key_dim)?,
+        value_dim: r.positive_or("linear_value_head_dim", defaults.value_dim)?,
+        taps: r.positive_or("linear_conv_kernel_dim", defaults.taps)?,
         ..defaults
     };
     if !sizes.value_heads.is_multiple_of(sizes.key_heads) || sizes.value_heads > MOST_DELTA_HEADS {

@@ -54,7 +54,9 @@ pub(super) const LLAMA_DEFAULTS: Defaults = Defaults {
 
 /// Layers and heads are described one by one before any is read: no more than could be.
 const MOST_LAYERS: usize = 100_000;
-const MOST_HEADS: usize = 65_536;
+pub(super) const MOST_HEADS: usize = 65_536;
+/// Widths are multiplied before a file is looked at: no more than could be.
+pub(super) const MOST_WIDTH: usize = 1 << 40;
 
 /// A configuration on its way to a spec.
 pub(super) struct Reader<'a> {
@@ -162,6 +164,17 @@ impl Reader<'_> {
         match self.config.require_usize(key)? {
             0 => Err(wrong(key, "0", "a positive integer")),
             n => Ok(n),
+        }
+    }
+
+    /// A positive integer with its default.
+    pub(super) fn positive_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        match self.config.usize(key)? {
+            Some(0) => Err(wrong(key, "0", "a positive integer")),
+            Some(given) if given > MOST_WIDTH => {
+                Err(wrong(key, &given.to_string(), "a positive integer, at most 2^40"))
+            }
+            given => Ok(given.unwrap_or(default)),
         }
     }
 

@@ -9,7 +9,7 @@ use super::mixtures::{
     MIXTRAL, MixtureDefaults, corrected, deepseek, dense_first, glm4_moe, groups, latents, mixture,
     qwen_blocks, typed_blocks,
 };
-use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_HEADS, MOST_WIDTH, Reader, renamed};
+use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_HEADS, MOST_WIDTH, Reader, renamed, with_defaults};
 use crate::ModelError;
 use crate::spec::{
     BlockLayout, BlockSizes, HeadGates, NormKind, Pairs, QkNorm, SharedExpert, Spec, names, wrong,
@@ -41,12 +41,10 @@ pub(super) fn hunyuan_v1_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 /// K-EXAONE: EXAONE 4's attention behind norms, DeepSeek-V3's mixtures.
 pub(super) fn exaone_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = renamed(r.config, &[("n_shared_experts", "num_shared_experts")]);
-    for (key, value) in
-        [("num_experts", json!(64)), ("pad_token_id", json!(0)), ("routed_scaling_factor", json!(2.5))]
-    {
-        config.json.entry(key).or_insert(value);
-    }
+    let config = with_defaults(
+        &renamed(r.config, &[("n_shared_experts", "num_shared_experts")]),
+        json!({"num_experts": 64, "pad_token_id": 0, "routed_scaling_factor": 2.5}),
+    );
     let r = &Reader { config: &config, family: r.family };
     let mut spec = exaone4(r)?;
     (spec.names, spec.layout) = (names::EXAONE_MOE, BlockLayout::Pre);
@@ -166,12 +164,10 @@ pub(super) fn youtu(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 /// MiniCPM 3: latents whose halves turn, factors of embeddings, branches and logits.
 pub(super) fn minicpm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = r.config.clone();
-    for (key, value) in
-        [("kv_lora_rank", 256), ("q_lora_rank", 768), ("qk_nope_head_dim", 64), ("qk_rope_head_dim", 32)]
-    {
-        config.json.entry(key).or_insert(json!(value));
-    }
+    let mut config = with_defaults(
+        r.config,
+        json!({"kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32}),
+    );
     if config.get("v_head_dim").is_none() {
         let width = r.positive("hidden_size")? / r.positive("num_attention_heads")?;
         config.json.insert("v_head_dim".to_owned(), width.into());
@@ -237,8 +233,7 @@ pub(super) fn glm4v_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
 /// Laguna: Qwen3's attention with gates that are softpluses, blocks that slide with heads and a rotation of their own,
 /// DeepSeek-V3's mixtures.
 pub(super) fn laguna(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = renamed(r.config, &[("routed_scaling_factor", "moe_routed_scaling_factor")]);
-    config.json.entry("n_shared_experts").or_insert(json!(1));
+    let mut config = r.config.clone();
     if config.get("rope_parameters").is_none_or(Value::is_null) {
         let rope = json!({
             "full_attention": {"rope_type": "default", "rope_theta": 500_000.0, "partial_rotary_factor": 0.5},
@@ -297,12 +292,12 @@ pub(super) fn laguna(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.001,
     };
     mixture(r, &mut spec, &own)?;
-    let balance = spec.experts.and_then(|experts| experts.balance);
     typed_blocks(r, &mut spec, 1)?;
-    corrected(r, &mut spec, 1)?;
     let intermediate = r.positive_or("shared_expert_intermediate_size", 512)?;
     if let Some(experts) = &mut spec.experts {
-        experts.balance = balance;
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.rule.scale = r.f32("moe_routed_scaling_factor", 1.0)?;
+        experts.corrected = true;
         experts.shared = Some(SharedExpert { intermediate, gated: false });
     }
     Ok(spec)
@@ -449,16 +444,11 @@ pub(super) fn cohere2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 /// Mistral 4: DeepSeek-V3's attention with queries that grow, mixtures of softmax scores.
 pub(super) fn mistral4(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = renamed(r.config, &[("num_experts", "n_routed_experts")]);
-    for (key, value) in [
-        ("q_lora_rank", json!(1024)),
-        ("kv_lora_rank", json!(256)),
-        ("qk_nope_head_dim", json!(64)),
-        ("routed_scaling_factor", json!(1.0)),
-        ("pad_token_id", json!(11)),
-    ] {
-        config.json.entry(key).or_insert(value);
-    }
+    let mut config = with_defaults(
+        &renamed(r.config, &[("num_experts", "n_routed_experts")]),
+        json!({"q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+            "routed_scaling_factor": 1.0, "pad_token_id": 11}),
+    );
     if config.get("rope_parameters").or_else(|| config.get("rope_scaling")).is_none_or(Value::is_null) {
         let rope = json!({
             "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::llamas::{ernie4_5, turned_blocks};
 use super::olmo::olmo_spec;
-use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_WIDTH, Reader};
+use super::reader::{Defaults, LLAMA_DEFAULTS, MOST_WIDTH, Reader, with_defaults};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
 use crate::spec::{
@@ -855,17 +855,11 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 /// GLM-4.7-Flash: DeepSeek-V3 with other defaults, which says block by block what is a mixture.
 pub(super) fn glm4_moe_lite(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
-    for (key, value) in [
-        ("q_lora_rank", json!(768)),
-        ("qk_nope_head_dim", json!(192)),
-        ("v_head_dim", json!(256)),
-        ("n_shared_experts", json!(1)),
-        ("routed_scaling_factor", json!(1.8)),
-        ("rms_norm_eps", json!(1e-5)),
-    ] {
-        config.json.entry(key).or_insert(value);
-    }
+    let config = with_defaults(
+        &super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]),
+        json!({"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "n_shared_experts": 1,
+            "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5}),
+    );
     let r = &Reader { config: &config, family: r.family };
     let own = MixtureDefaults {
         count: 64,

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::crossed::{glm4v, glm4v_moe};
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, with_defaults};
 use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
@@ -295,35 +295,26 @@ fn qwen3_omni_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     mixtures::qwen3_moe(&Reader { config: &config, family: r.family })
 }
 
-/// The configuration with what its class has where it does not say.
-fn with_defaults(config: &ConfigFile, defaults: Value) -> ConfigFile {
-    let mut config = config.clone();
-    for (key, value) in defaults.as_object().cloned().unwrap_or_default() {
-        config.json.entry(key).or_insert(value);
-    }
-    config
-}
-
 /// Granite with other defaults.
 fn granite_docling(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = r.config.clone();
-    for (key, value) in [
-        ("vocab_size", json!(133_800)),
-        ("hidden_size", json!(1024)),
-        ("intermediate_size", json!(2048)),
-        ("num_hidden_layers", json!(28)),
-        ("num_attention_heads", json!(16)),
-        ("num_key_value_heads", json!(4)),
-        ("max_position_embeddings", json!(32_768)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("pad_token_id", json!(100_256)),
-        ("embedding_multiplier", json!(12.0)),
-        ("logits_scaling", json!(4.0)),
-        ("residual_multiplier", json!(0.263)),
-        ("attention_multiplier", json!(0.015_625)),
-    ] {
-        config.json.entry(key).or_insert(value);
-    }
+    let config = with_defaults(
+        r.config,
+        json!({
+            "vocab_size": 133_800,
+            "hidden_size": 1024,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": 100_256,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 4.0,
+            "residual_multiplier": 0.263,
+            "attention_multiplier": 0.015_625,
+        }),
+    );
     super::llamas::granite(&Reader { config: &config, family: r.family })
 }
 

@@ -357,6 +357,15 @@ pub(super) fn renamed(config: &ConfigFile, names: &[(&str, &str)]) -> ConfigFile
     config
 }
 
+/// The configuration with what its class has where it does not say: an object.
+pub(super) fn with_defaults(config: &ConfigFile, defaults: Value) -> ConfigFile {
+    let mut config = config.clone();
+    for (key, value) in defaults.as_object().cloned().unwrap_or_default() {
+        config.json.entry(key).or_insert(value);
+    }
+    config
+}
+
 /// The same with a feed-forward four times as wide as the stream where nothing is said.
 pub(super) fn four_times_wide(mut config: ConfigFile) -> ConfigFile {
     if config.get("intermediate_size").is_none()

@@ -55,9 +55,11 @@ pub mod orthogonal;
 mod pack;
 mod rows;
 mod scratch;
+mod selective_scan;
 mod short_conv;
 mod simd;
 mod tasks;
+mod texts;
 mod tiles;
 mod xielu;
 
@@ -96,6 +98,7 @@ pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,
 };
 pub use norm::{NormGrad, layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward};
+pub use selective_scan::{SelectiveScan, SelectiveScanGrad, selective_scan_backward, selective_scan_forward};
 pub use short_conv::{ShortConv, ShortConvGrad, short_conv_backward, short_conv_forward};
 pub use simd::{Isa, amx_fault, forgo_amx, isa, with_isa};
 pub use tasks::on_pool;

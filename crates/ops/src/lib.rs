@@ -74,6 +74,7 @@ mod orthogonal;
 mod packed;
 mod parameters;
 mod recomputed;
+mod recurrent_states;
 #[cfg(feature = "reference")]
 pub mod reference;
 #[cfg(feature = "cube")]
@@ -81,12 +82,14 @@ mod resting_logits;
 mod router;
 mod scaled_sum;
 mod segment;
+mod selective_scan;
 mod sequence_rows;
 mod short_conv;
 mod split_columns;
 #[cfg(feature = "cube")]
 mod step_memory;
 mod tensor;
+mod texts;
 mod xielu;
 
 pub use adamw::{
@@ -116,18 +119,20 @@ pub use head_weights::{HeadSteps, head_weights};
 pub use held::held;
 pub use joined::{all_joined, joined};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
-pub use linear_attention::{LinearAttentionShape, LinearAttentionStates, linear_attention};
+pub use linear_attention::{LinearAttentionShape, linear_attention};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
 pub use norm::{layer_norm, rms_norm};
 pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
+pub use recurrent_states::RecurrentStates;
 #[cfg(feature = "cube")]
 pub use resting_logits::{LogitBlock, RestingLogits};
 pub use router::{RouterBalance, Routing, TokenExperts, route};
 pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
+pub use selective_scan::{SelectiveScan, selective_scan};
 #[cfg(feature = "cube")]
 pub use step_memory::StepMemory;
 pub use tensor::{AnyTensor, host_device, on_host};

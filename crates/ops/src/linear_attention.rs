@@ -4,10 +4,8 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Tensor};
-
 use crate::dispatch::dispatch;
-use crate::sequence_rows::SequenceRows;
+use crate::recurrent_states::RecurrentStates;
 use crate::{AnyTensor, Documents, OpsError};
 
 pub(crate) const OP: &str = "linear_attention";
@@ -60,25 +58,6 @@ impl LinearAttentionShape {
     }
 }
 
-fn check_texts(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize) -> Result<(), OpsError> {
-    let last = texts.iter().map(|text| text.end).max().unwrap_or(0);
-    if last > tokens {
-        return Err(OpsError::Index { op: OP, got: last - 1, limit: tokens });
-    }
-    let mut rows: Vec<&Range<usize>> = texts.iter().filter(|text| !text.is_empty()).collect();
-    rows.sort_by_key(|text| text.start);
-    if let Some(pair) = rows.windows(2).find(|pair| pair[0].end > pair[1].start) {
-        let (got, expected) = (vec![pair[1].start], vec![pair[0].end]);
-        return Err(OpsError::Shape { op: OP, what: "the row of a text behind another", got, expected });
-    }
-    let ties = parents.iter().enumerate();
-    let wrong = ties.filter_map(|(text, &parent)| parent.filter(|&p| p >= text || text >= texts.len()));
-    match wrong.max() {
-        Some(got) => Err(OpsError::Index { op: OP, got, limit: texts.len() }),
-        None => Ok(()),
-    }
-}
-
 /// What each token reads of its text's states: `S <- exp(decay) S; S <- S + k (beta (v - S^T k))^T` with the delta rule, without it
 /// `S + k (beta v)^T`; then `S^T q`. Texts begin from nothing, or from what the one that they continue left (`parents`, each before its
 /// own).
@@ -97,59 +76,16 @@ pub fn linear_attention(
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
     let tokens = shape.check(qkv, weights)?;
-    check_texts(texts, parents, tokens)?;
+    crate::texts::check(OP, texts, parents, tokens)?;
     dispatch!([qkv, weights] => linear_attention::linear_attention([qkv, weights], shape, texts, parents))
 }
 
-/// The states of sequences being generated.
-#[derive(Clone, Debug)]
-pub struct LinearAttentionStates(SequenceRows);
-
-impl LinearAttentionStates {
-    /// Of `sequences` that have said nothing.
-    #[must_use]
-    pub fn new(sequences: usize) -> Self {
-        Self(SequenceRows::new(OP, sequences, 1))
-    }
-
-    /// Bytes held.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    /// Sequence `i` becomes what `order[i]` was.
-    ///
-    /// # Errors
-    /// If `order` names a sequence that is not held; the states are then as before.
-    pub fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        self.0.reorder(order)
-    }
-
-    /// The sequences of `other` follow those that are here.
-    pub fn append(&mut self, other: Self) {
-        self.0.append(other.0);
-    }
-
-    /// Takes out the sequences from `at` on.
-    ///
-    /// # Panics
-    /// If there are fewer than `at`.
-    #[must_use]
-    pub fn split_off(&mut self, at: usize) -> Self {
-        Self(self.0.split_off(at))
-    }
-
-    /// The rows, for steps that are recorded.
-    pub fn rows(&mut self) -> &mut SequenceRows {
-        &mut self.0
-    }
-
+impl RecurrentStates {
     /// [`linear_attention`] of new rows, each sequence's behind what it has said; plain tensors.
     ///
     /// # Errors
     /// As [`linear_attention`], or if there is not one range of rows per sequence.
-    pub fn run(
+    pub fn linear_attention(
         &mut self,
         qkv: &AnyTensor,
         weights: &AnyTensor,
@@ -157,26 +93,19 @@ impl LinearAttentionStates {
         texts: &Documents,
     ) -> Result<AnyTensor, OpsError> {
         let tokens = shape.check(qkv, weights)?;
-        check_texts(texts, &[], tokens)?;
-        self.0.settle_for(texts.len());
-        if texts.len() != self.0.count() {
-            let (got, expected) = (vec![texts.len()], vec![self.0.count()]);
-            return Err(OpsError::Shape { op: OP, what: "texts", got, expected });
-        }
-        let [qkv, weights] = [qkv, weights].map(AnyTensor::plain);
-        let empty = |rows| Tensor::<2>::zeros([rows, shape.state()], (&qkv.device(), DType::F32));
-        let states = AnyTensor::new(self.0.held(empty));
-        let (y, states) = Self::stepped([&qkv, &weights], shape, texts, states)?;
-        self.0.keep(states.rank()?);
+        crate::texts::check(OP, texts, &[], tokens)?;
+        let states = self.before(OP, texts, shape.state(), &qkv.device())?;
+        let (y, states) = stepped([&qkv.plain(), &weights.plain()], shape, texts, states)?;
+        self.keep(&states)?;
         Ok(y)
     }
+}
 
-    fn stepped(
-        inputs: [&AnyTensor; 2],
-        shape: &LinearAttentionShape,
-        texts: &Documents,
-        states: AnyTensor,
-    ) -> Result<(AnyTensor, AnyTensor), OpsError> {
-        dispatch!(inputs => linear_attention::stepped(inputs, shape, texts, states))
-    }
+fn stepped(
+    inputs: [&AnyTensor; 2],
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    states: AnyTensor,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    dispatch!(inputs => linear_attention::stepped(inputs, shape, texts, states))
 }

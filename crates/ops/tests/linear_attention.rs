@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::Tensor;
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, LinearAttentionStates,
-    UnitHeads, conv_heads, gated_norm, head_weights, linear_attention, split_columns,
+    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, RecurrentStates, UnitHeads,
+    conv_heads, gated_norm, head_weights, linear_attention, split_columns,
 };
 
 use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
@@ -22,9 +22,9 @@ fn shape(delta_rule: bool) -> LinearAttentionShape {
     }
 }
 
-type Layout = (&'static [Range<usize>], &'static [Option<usize>]);
+pub(crate) type Layout = (&'static [Range<usize>], &'static [Option<usize>]);
 
-const LAYOUTS: [Layout; 3] = [
+pub(crate) const LAYOUTS: [Layout; 3] = [
     (&[0..9], &[]),
     (&[4..8, 1..3, 9..9, 9..10], &[]),
     (&[0..4, 4..6, 6..9, 9..10], &[None, Some(0), Some(0), Some(2)]),
@@ -110,12 +110,12 @@ fn wide_heads_are_computed() {
     let some = to_f64(&linear_attention(&qkv, &weights, &wide(200), &texts, &[]).unwrap());
     let got: Vec<f64> = all.chunks(300).flat_map(|row| row[..200].to_vec()).collect();
     assert_close(&got, &some, 1e-5, "the first 200 values");
-    let mut states = LinearAttentionStates::new(1);
-    let got = states.run(&qkv, &weights, &wide(300), &texts).unwrap();
+    let mut states = RecurrentStates::new(1);
+    let got = states.linear_attention(&qkv, &weights, &wide(300), &texts).unwrap();
     assert_close(&to_f64(&got), &all, 1e-5, "from no state");
 }
 
-fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {
+pub(crate) fn rows(x: &AnyTensor, pieces: &[Range<usize>]) -> AnyTensor {
     let x: Tensor<2> = x.rank().unwrap();
     let parts = pieces.iter().filter(|piece| !piece.is_empty());
     AnyTensor::new(Tensor::cat(parts.map(|piece| x.clone().narrow(0, piece.start, piece.len())).collect(), 0))
@@ -133,14 +133,16 @@ fn sequences_go_on_from_their_states() {
         let qkv = conv_heads(&x, &kernel, None, Some(&units), &whole, &[]).unwrap();
         let want =
             to_f64(&linear_attention(&qkv, &weights(&decay, &beta), &shape(delta), &whole, &[]).unwrap());
-        let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
+        let (mut convolved, mut states) = (ConvCache::new(3, 2), RecurrentStates::new(2));
         let mut found = [Vec::<f64>::new(), Vec::new()];
         for step in [[0..4, 7..8], [4..5, 8..9], [5..5, 9..11], [5..7, 11..11]] {
             let lengths = [step[0].len(), step[1].len()];
             let documents = Documents::from(vec![0..lengths[0], lengths[0]..lengths[0] + lengths[1]]);
             let of = |x: &AnyTensor| rows(x, &step);
             let qkv = convolved.run_heads(&of(&x), &kernel, None, Some(&units), &documents).unwrap();
-            let y = states.run(&qkv, &weights(&of(&decay), &of(&beta)), &shape(delta), &documents).unwrap();
+            let y = states
+                .linear_attention(&qkv, &weights(&of(&decay), &of(&beta)), &shape(delta), &documents)
+                .unwrap();
             let y = to_f64(&y);
             found[0].extend(&y[..12 * lengths[0]]);
             found[1].extend(&y[12 * lengths[0]..]);
@@ -154,7 +156,7 @@ fn sequences_go_on_from_their_states() {
         assert_close(&found.concat(), &want, 1e-5, "piece by piece");
         assert!(states.reorder(&[2]).is_err());
         let all = weights(&decay, &beta);
-        assert!(states.run(&x, &all, &shape(delta), &std::iter::once(0..11).collect()).is_err());
+        assert!(states.linear_attention(&x, &all, &shape(delta), &std::iter::once(0..11).collect()).is_err());
     }
 }
 

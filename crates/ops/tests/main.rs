@@ -20,6 +20,7 @@ mod norm;
 mod orthogonal;
 mod packed;
 mod segment;
+mod selective_scan;
 mod small;
 mod split_head;
 mod update;

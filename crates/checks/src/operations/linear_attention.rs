@@ -2,8 +2,8 @@
 
 use burn::tensor::{DType, Tensor};
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, LinearAttentionStates,
-    OpsError, UnitHeads, conv_heads, gated_norm, head_weights, linear_attention,
+    AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, OpsError, RecurrentStates,
+    UnitHeads, conv_heads, gated_norm, head_weights, linear_attention,
 };
 
 use super::{Bound, check, itself, name_of};
@@ -72,7 +72,7 @@ fn walked_on(delta_rule: bool) -> Case {
             let qkv = conv_heads(x, kernel, None, Some(&units), &texts, &[])?;
             return linear_attention(&qkv, &weights(decay, beta)?, &shape(delta_rule), &texts, &[]);
         }
-        let (mut convolved, mut states) = (ConvCache::new(3, 2), LinearAttentionStates::new(2));
+        let (mut convolved, mut states) = (ConvCache::new(3, 2), RecurrentStates::new(2));
         let mut parts = [Vec::new(), Vec::new()];
         for pieces in [[0..4, 7..8], [4..5, 8..9], [5..7, 9..11]] {
             let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
@@ -80,7 +80,7 @@ fn walked_on(delta_rule: bool) -> Case {
             let texts = Documents::from(vec![0..first, first..both]);
             let qkv = convolved.run_heads(&rows(x)?, kernel, None, Some(&units), &texts)?;
             let own = weights(&rows(decay)?, &rows(beta)?)?;
-            let y = states.run(&qkv, &own, &shape(delta_rule), &texts)?.rank::<2>()?;
+            let y = states.linear_attention(&qkv, &own, &shape(delta_rule), &texts)?.rank::<2>()?;
             parts[0].push(y.clone().narrow(0, 0, first));
             parts[1].push(y.narrow(0, first, both - first));
         }

@@ -9,6 +9,7 @@ mod linear_attention;
 mod linears;
 mod optimizer;
 mod rows;
+mod selective_scan;
 mod streams;
 
 use std::ops::Range;
@@ -84,6 +85,7 @@ pub(crate) fn checks() -> Vec<Check> {
     all.extend(experts::checks());
     all.extend(dispatcher::checks());
     all.extend(linear_attention::checks());
+    all.extend(selective_scan::checks());
     all.extend(optimizer::checks());
     all.extend(codes::checks());
     all

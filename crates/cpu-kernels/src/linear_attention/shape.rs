@@ -1,6 +1,7 @@
 //! Arguments of linear attention, and which documents continue each other.
 
 use crate::micro::KC;
+use crate::texts;
 use std::ops::Range;
 
 /// Elements of a key or a value at most.
@@ -106,34 +107,7 @@ impl LinearAttention<'_> {
             self.beta.len(),
             s.heads
         );
-        let mut ranges: Vec<&Range<usize>> = s.documents.iter().filter(|d| !d.is_empty()).collect();
-        ranges.sort_by_key(|d| d.start);
-        for pair in ranges.windows(2) {
-            assert!(
-                pair[0].end <= pair[1].start,
-                "linear attention: documents {:?} and {:?} overlap, expected disjoint row ranges",
-                pair[0],
-                pair[1]
-            );
-        }
-        if let Some(last) = ranges.last() {
-            assert!(
-                last.end <= tokens,
-                "linear attention: document {last:?} passes the end of {tokens} rows"
-            );
-        }
-        assert!(
-            s.parents.len() <= s.documents.len(),
-            "linear attention: {} parents for {} documents, expected at most one each",
-            s.parents.len(),
-            s.documents.len()
-        );
-        for (document, parent) in s.parents.iter().enumerate() {
-            assert!(
-                parent.is_none_or(|p| p < document),
-                "linear attention: document {document} continues {parent:?}, expected an earlier one"
-            );
-        }
+        texts::check("linear attention", s.documents, s.parents, tokens);
         tokens
     }
 }

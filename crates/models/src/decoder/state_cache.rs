@@ -2,8 +2,8 @@
 //! grow.
 
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, LinearAttentionShape, LinearAttentionStates, OpsError, UnitHeads,
-    conv_heads, linear_attention,
+    AnyTensor, ConvCache, Documents, LinearAttentionShape, OpsError, RecurrentStates, UnitHeads, conv_heads,
+    linear_attention,
 };
 
 /// What is convolved and then walked.
@@ -38,13 +38,13 @@ impl Scanned<'_> {
 /// What a convolution and the walk behind it remember of sequences being generated.
 pub(crate) struct StateCache {
     convolved: ConvCache,
-    states: LinearAttentionStates,
+    states: RecurrentStates,
 }
 
 impl StateCache {
     /// Of a convolution with so many taps.
     pub(crate) fn new(taps: usize, sequences: usize) -> Self {
-        Self { convolved: ConvCache::new(taps, sequences), states: LinearAttentionStates::new(sequences) }
+        Self { convolved: ConvCache::new(taps, sequences), states: RecurrentStates::new(sequences) }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -80,7 +80,7 @@ impl StateCache {
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
         let Scanned { x, units, weights, shape } = scanned;
         let qkv = self.convolved.run_heads(x, kernel, bias, units, documents)?;
-        let out = self.states.run(&qkv, weights, shape, documents)?;
+        let out = self.states.linear_attention(&qkv, weights, shape, documents)?;
         Ok((qkv, out))
     }
 }

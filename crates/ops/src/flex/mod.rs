@@ -18,6 +18,7 @@ pub(crate) mod magnitude;
 pub(crate) mod muon;
 pub(crate) mod norm;
 pub(crate) mod orthogonal;
+pub(crate) mod selective_scan;
 pub(crate) mod short_conv;
 
 use burnish_core::Dtype;

@@ -160,22 +160,11 @@ impl Heads {
     }
 
     /// The outputs of texts in the order of their rows, `[tokens, heads * value_dim]`; rows of no text are zeros.
-    fn in_rows(&self, mut texts: Vec<(Range<usize>, Vec<Tensor<3>>)>) -> AnyTensor {
+    fn in_rows(&self, texts: Vec<(Range<usize>, Vec<Tensor<3>>)>) -> AnyTensor {
         let ([heads, tokens, width], on) = (self.v.dims(), (self.v.device(), self.v.dtype()));
-        texts.sort_by_key(|(rows, _)| (rows.start, rows.end));
         let zeros = |rows: usize| Tensor::zeros([heads, rows, width], (&on.0, on.1));
-        let (mut all, mut at) = (Vec::new(), 0);
-        for (rows, parts) in texts {
-            if rows.start > at {
-                all.push(zeros(rows.start - at));
-            }
-            all.extend(parts);
-            at = at.max(rows.end);
-        }
-        if at < tokens || all.is_empty() {
-            all.push(zeros(tokens - at));
-        }
-        AnyTensor::new(Tensor::cat(all, 1).swap_dims(0, 1).reshape([tokens, heads * width]))
+        let all = super::in_rows(texts, 1, tokens, zeros);
+        AnyTensor::new(all.swap_dims(0, 1).reshape([tokens, heads * width]))
     }
 }
 

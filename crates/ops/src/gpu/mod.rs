@@ -28,6 +28,7 @@ pub(crate) mod orthogonal;
 mod product;
 #[cfg(feature = "cube")]
 pub(crate) mod router;
+pub(crate) mod selective_scan;
 
 pub use adamw::{adam_steps, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};
@@ -48,6 +49,8 @@ pub use magnitude::{squared_column_norms, squared_row_norms};
 pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};
 pub use norm::{layer_norm, rms_norm};
 pub use orthogonal::orthogonalize;
+
+use std::ops::Range;
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burnish_core::Dtype;
@@ -110,6 +113,28 @@ fn add<const D: usize>(into: Option<Tensor<D>>, more: Tensor<D>) -> Tensor<D> {
         Some(into) => into + more,
         None => more,
     }
+}
+
+/// What texts have, joined along a dimension in the order of their rows; `zeros` of rows of no text.
+fn in_rows<const D: usize>(
+    mut texts: Vec<(Range<usize>, Vec<Tensor<D>>)>,
+    dim: usize,
+    tokens: usize,
+    zeros: impl Fn(usize) -> Tensor<D>,
+) -> Tensor<D> {
+    texts.sort_by_key(|(rows, _)| (rows.start, rows.end));
+    let (mut all, mut at) = (Vec::new(), 0);
+    for (rows, parts) in texts {
+        if rows.start > at {
+            all.push(zeros(rows.start - at));
+        }
+        all.extend(parts);
+        at = at.max(rows.end);
+    }
+    if at < tokens || all.is_empty() {
+        all.push(zeros(tokens - at));
+    }
+    Tensor::cat(all, dim)
 }
 
 /// A constant on the tape: every input that wants a gradient gets zeros. All are parameters but the first, where it is an

@@ -60,6 +60,11 @@ impl Buffer {
         Self { handle: client.create(Bytes::from_elems(words)), len, dtype: FloatType::F32 }
     }
 
+    /// Memory for `len` numbers in f32, zeros where a kernel that follows does not write all of it (`cleared`).
+    pub(crate) fn cleared(client: &Client, len: usize, cleared: bool) -> Self {
+        if cleared { Self::of_words(client, vec![0; len]) } else { Self::empty(client, len, FloatType::F32) }
+    }
+
     /// Writes words to its beginning, after what this thread launched before, whoever else holds it.
     pub fn overwrite(&self, client: &Client, words: Vec<u32>) {
         assert!(words.len() * 4 <= self.len * self.dtype.bytes(), "invariant: room for the words");

@@ -72,7 +72,7 @@ const SMALL: f32 = 0.0625;
 
 /// The softplus of a number.
 #[cube]
-fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     let e = min(x, f32::new(LINE)).exp();
     // e - e^2 / 2 + e^3 / 3 and so on.
     let mut sum = f32::new(comptime!(1.0 / 7.0));

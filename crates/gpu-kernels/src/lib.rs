@@ -49,8 +49,10 @@ mod recording;
 mod router;
 mod row;
 mod rows;
+mod selective_scan;
 mod several;
 mod sums;
+mod text_plan;
 mod tma;
 mod wgmma;
 
@@ -78,8 +80,7 @@ pub use gemm::{
 pub use head_weights::{HeadSteps, HeadStepsGrad, head_weights, head_weights_backward};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use linear_attention::{
-    LinearAttention, LinearAttentionGradients, LinearAttentionOperands, LinearAttentionPlan,
-    LinearAttentionShape, STATE_DIM,
+    LinearAttention, LinearAttentionGradients, LinearAttentionOperands, LinearAttentionShape, STATE_DIM,
 };
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
@@ -88,4 +89,6 @@ pub use reading::Reading;
 pub use recording::{NotRecorded, Recording, Rehearsal};
 pub use router::{RouterChoice, choose_experts, choose_experts_backward, chooses_experts, probability_sums};
 pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
+pub use selective_scan::{SelectiveScan, SelectiveScanGradients, SelectiveScanOperands};
 pub use sums::{over_rows, sum_rows, sums_of_squares};
+pub use text_plan::TextPlan;

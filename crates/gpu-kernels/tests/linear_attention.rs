@@ -1,6 +1,8 @@
 use std::ops::Range;
 
-use burnish_gpu_kernels::{FloatType, LinearAttention, LinearAttentionOperands, LinearAttentionShape};
+use burnish_gpu_kernels::{
+    FloatType, LinearAttention, LinearAttentionOperands, LinearAttentionShape, TextPlan,
+};
 
 use crate::on_device::{client, close, download, numbers, upload, upload_integers};
 
@@ -174,7 +176,7 @@ fn linear_attention_and_its_gradients_are_those_of_the_recurrence() {
     let client = client();
     for (name, case) in all() {
         let kernel = LinearAttention::new(&client, case.shape).unwrap();
-        let plan = kernel.plan(&case.texts, &case.parents, case.tokens);
+        let plan = TextPlan::new(&case.texts, &case.parents, case.tokens, kernel.chunk());
         let operands = LinearAttentionOperands {
             qkv: upload(&client, F32, &case.qkv),
             weights: upload(&client, F32, &[&case.decay[..], &case.beta].concat()),
@@ -200,7 +202,7 @@ fn held_states_go_on() {
         let texts = [0..1, 1..4, 4..4, 4..38];
         let case = Case::new((1, 2), (16, 12), delta, &texts, &[], 38);
         let kernel = LinearAttention::new(&client, case.shape).unwrap();
-        let plan = kernel.plan_of_held(&case.texts, case.tokens);
+        let plan = TextPlan::new(&case.texts, &[], case.tokens, kernel.chunk()).held();
         let before = numbers(F32, 4 * 2 * 16 * 12, 13);
         let states = upload(&client, F32, &before);
         let operands = LinearAttentionOperands {

@@ -23,4 +23,5 @@ mod on_device;
 mod packed;
 mod router;
 mod rows;
+mod selective_scan;
 mod sums;

@@ -12,7 +12,7 @@ pub struct Documents {
     pub(crate) plans: crate::gpu::Plans,
     pub(crate) convolved: crate::conv_heads::ConvPlans,
     #[cfg(feature = "cube")]
-    pub(crate) linear: crate::gpu::TextPlans,
+    pub(crate) walked: crate::gpu::TextPlans,
 }
 
 impl Deref for Documents {
@@ -31,7 +31,7 @@ impl From<Vec<Range<usize>>> for Documents {
             plans: Default::default(),
             convolved: Default::default(),
             #[cfg(feature = "cube")]
-            linear: Default::default(),
+            walked: Default::default(),
         }
     }
 }

@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 60] = [
+pub(super) const OWN: [Own; 63] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -94,6 +94,9 @@ pub(super) const OWN: [Own; 60] = [
     plain("place"),
     plain("put"),
     plain("row_sums"),
+    plain("scan").spilling(8),
+    plain("scan_back"),
+    plain("scan_chunks"),
     plain("scattered"),
     plain("sort_places"),
     plain("squares_of_parts"),

@@ -3,12 +3,12 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::plan::{CHILDREN, FIRST_CHUNK, NUMBER, TEXT_WORDS};
 use super::tile::{
     self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
     bring_keys, bring_slice, put_pairs, put_state, row_of, share_state, solve,
 };
 use super::{Form, Numbers};
+use crate::text_plan::{CHILDREN, FIRST_CHUNK, NUMBER, TEXT_WORDS};
 
 /// A text, a head and a slice of its values for each cube.
 ///

@@ -3,12 +3,12 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::plan::{BEFORE, BEHIND, FIRST_CHUNK, NO_TEXT, TEXT_WORDS};
 use super::tile::{
     self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
     bring_keys, put_pairs, put_state, row_of, share_state, solve,
 };
 use super::{Form, Numbers};
+use crate::text_plan::{BEFORE, BEHIND, FIRST_CHUNK, NO_TEXT, TEXT_WORDS};
 
 /// A text, a head and a slice of its values for each cube.
 #[cube(launch_unchecked, address_type = "dynamic")]

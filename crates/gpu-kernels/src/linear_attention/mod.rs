@@ -7,7 +7,6 @@
 mod backward;
 mod forward;
 mod gradients;
-mod plan;
 mod tile;
 
 use std::ops::Range;
@@ -17,7 +16,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
-pub use plan::LinearAttentionPlan;
+use crate::text_plan::TextPlan;
 use tile::{BESIDE, FOURS, SIDE, SLICE, SLICE_PITCH, UNITS};
 
 /// Elements of a key or a value at most.
@@ -175,30 +174,13 @@ impl LinearAttention {
         }
     }
 
-    /// Texts as ranges of `tokens` rows, each from nothing or from what the one that it continues left (`parents`, which
-    /// come before; a text beyond their end has none).
+    /// Tokens of a chunk, of which plans are made.
     #[must_use]
-    pub fn plan(
-        &self,
-        texts: &[Range<usize>],
-        parents: &[Option<usize>],
-        tokens: usize,
-    ) -> LinearAttentionPlan {
-        LinearAttentionPlan::new(texts, parents, tokens, self.chunk)
+    pub fn chunk(&self) -> usize {
+        self.chunk
     }
 
-    /// Texts that go on from states that are held, one for each, and leave them there.
-    #[must_use]
-    pub fn plan_of_held(&self, texts: &[Range<usize>], tokens: usize) -> LinearAttentionPlan {
-        self.plan(texts, &[], tokens).held()
-    }
-
-    fn numbers(
-        &self,
-        plan: &LinearAttentionPlan,
-        o: &LinearAttentionOperands,
-        order: usize,
-    ) -> NumbersLaunch {
+    fn numbers(&self, plan: &TextPlan, o: &LinearAttentionOperands, order: usize) -> NumbersLaunch {
         let LinearAttentionShape { heads, width, columns: [q, k, v], .. } = self.shape;
         NumbersLaunch::new(order, plan.of_children, plan.chunks, o.weights.len / 2, heads, width, q, k, v)
     }
@@ -222,12 +204,7 @@ impl LinearAttention {
     /// # Panics
     /// If buffers are not of these shapes.
     #[must_use]
-    pub fn forward(
-        &self,
-        client: &Client,
-        plan: &LinearAttentionPlan,
-        o: &LinearAttentionOperands,
-    ) -> Buffer {
+    pub fn forward(&self, client: &Client, plan: &TextPlan, o: &LinearAttentionOperands) -> Buffer {
         assert!(!plan.held, "invariant: a plan of texts from their beginnings");
         self.gives(client, plan, o, None, &self.states(client, plan.left()))
     }
@@ -240,7 +217,7 @@ impl LinearAttention {
     pub fn forward_held(
         &self,
         client: &Client,
-        plan: &LinearAttentionPlan,
+        plan: &TextPlan,
         o: &LinearAttentionOperands,
         held: &Buffer,
     ) -> [Buffer; 2] {
@@ -252,13 +229,13 @@ impl LinearAttention {
     fn gives(
         &self,
         client: &Client,
-        plan: &LinearAttentionPlan,
+        plan: &TextPlan,
         o: &LinearAttentionOperands,
         held: Option<&Buffer>,
         left: &Buffer,
     ) -> Buffer {
         let tokens = o.qkv.len / self.shape.width;
-        let out = zeros(client, tokens * self.shape.heads * self.shape.value_dim, !plan.whole);
+        let out = Buffer::cleared(client, tokens * self.shape.heads * self.shape.value_dim, !plan.whole);
         self.walk(client, plan, o, (held, left), Walk::Gives(&out));
         out
     }
@@ -271,7 +248,7 @@ impl LinearAttention {
     fn walk(
         &self,
         client: &Client,
-        plan: &LinearAttentionPlan,
+        plan: &TextPlan,
         o: &LinearAttentionOperands,
         (held, left): (Option<&Buffer>, &Buffer),
         walk: Walk<'_>,
@@ -328,7 +305,7 @@ impl LinearAttention {
     pub fn backward(
         &self,
         client: &Client,
-        plan: &LinearAttentionPlan,
+        plan: &TextPlan,
         o: &LinearAttentionOperands,
         dy: &Buffer,
     ) -> LinearAttentionGradients {
@@ -364,7 +341,8 @@ impl LinearAttention {
                 );
             }
         }
-        let [qkv, weights] = [tokens * width, 2 * tokens * heads].map(|len| zeros(client, len, !plan.whole));
+        let [qkv, weights] =
+            [tokens * width, 2 * tokens * heads].map(|len| Buffer::cleared(client, len, !plan.whole));
         if plan.chunks > 0 {
             // SAFETY: as in `walk`; a chunk's rows are its cubes' own.
             unsafe {
@@ -399,9 +377,4 @@ enum Walk<'a> {
     Gives(&'a Buffer),
     /// The state before each chunk, and what tokens learned.
     Keeps([&'a Buffer; 2]),
-}
-
-/// Memory for a kernel's output; zeros where it does not write all of it.
-fn zeros(client: &Client, len: usize, cleared: bool) -> Buffer {
-    if cleared { Buffer::of_words(client, vec![0; len]) } else { Buffer::empty(client, len, FloatType::F32) }
 }

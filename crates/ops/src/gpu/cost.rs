@@ -619,6 +619,82 @@ impl LinearAttentionSize {
     }
 }
 
+/// Kernels around those of a selective scan, forward and backward: what layers give put apart and together, copies of it in a row, sums of
+/// gradients. More where steps and directions are normed, and in 16 bits. As the interpreter's driver counts them.
+const AROUND_SCAN: [[u64; 2]; 3] = [[8, 26], [4, 4], [6, 5]];
+
+/// The selective scan of texts that are alike, with the convolution before it and the gates behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelectiveScanSize {
+    /// Texts beside each other.
+    pub texts: u64,
+    /// New tokens of each.
+    pub tokens: u64,
+    /// Channels.
+    pub channels: u64,
+    /// Numbers of a channel's state.
+    pub states: u64,
+    /// Whether steps and directions are normed.
+    pub normed: bool,
+    /// Bytes of an element of what layers give and read.
+    pub bytes: u64,
+}
+
+/// Tokens of a chunk of a selective scan, and channels that share what tokens say to all.
+const SCANNED: [u64; 2] = [16, 32];
+
+impl SelectiveScanSize {
+    /// A walk over the texts: `wide` tensors of channels and `narrow` ones of numbers of states are read, `products` made of each number
+    /// of a state.
+    fn walk(&self, wide: u64, narrow: u64, products: u64) -> Cost {
+        let tokens = self.texts * self.tokens;
+        let blocks = self.channels.div_ceil(SCANNED[1]);
+        Cost {
+            flops: 2 * products * tokens * self.channels * self.states,
+            read: WIDE * tokens * (wide * self.channels + narrow * blocks * self.states),
+            written: 0,
+            launches: 1,
+        }
+    }
+
+    fn around(&self, phase: usize) -> Cost {
+        let there = [true, self.normed, self.bytes < WIDE];
+        let launches =
+            AROUND_SCAN.iter().zip(there).filter(|(_, there)| *there).map(|(of, _)| of[phase]).sum();
+        Cost::moving(0, 0, launches)
+    }
+
+    /// The convolution, one walk and the gates.
+    #[must_use]
+    pub fn forward(&self) -> Cost {
+        let all = self.texts * self.tokens * self.channels;
+        let apart = Cost::moving(2 * self.bytes * all, 2 * self.bytes * all, 2);
+        let convolved = Cost::moving(self.bytes * all, WIDE * all, 1);
+        let gated = Cost::moving((WIDE + self.bytes) * all, self.bytes * all, 1);
+        let walked = self.walk(2, 2, 4) + Cost::moving(0, WIDE * all, 0);
+        apart + convolved + walked + gated + self.around(0)
+    }
+
+    /// The walk again for its states, and back for their gradients; then all chunks at once, and four sums.
+    #[must_use]
+    pub fn backward(&self) -> Cost {
+        let (tokens, chunks) = (self.texts * self.tokens, self.texts * self.tokens.div_ceil(SCANNED[0]));
+        let states = WIDE * chunks * self.channels * self.states;
+        let wide = WIDE * tokens * self.channels;
+        // Of each block of channels.
+        let narrow = 2 * WIDE * tokens * self.channels.div_ceil(SCANNED[1]) * self.states;
+        let again = self.walk(2, 1, 3) + Cost::moving(0, states, 0);
+        let back = self.walk(2, 1, 3) + Cost::moving(0, states, 0);
+        let of_chunks = self.walk(4, 2, 12) + Cost::moving(2 * states, 2 * wide + states + narrow, 0);
+        let of_layer = self.bytes * tokens * self.channels;
+        let gated = Cost::moving(wide + 2 * of_layer, wide + of_layer, 1);
+        let convolved = Cost::moving(of_layer + 2 * wide, wide + of_layer, 2);
+        let together = Cost::moving(2 * of_layer, 2 * of_layer, 1);
+        let sums = Cost::moving(states + narrow, 0, 4);
+        again + back + of_chunks + sums + gated + convolved + together + self.around(1)
+    }
+}
+
 /// The head over `targets` tokens: the layer, whose bytes are those of its products, chunk by chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadSize {

@@ -1,4 +1,4 @@
-//! The selective scan: in Burn's operations token by token.
+//! The selective scan: by kernels, or in Burn's operations token by token.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,6 +6,8 @@ use std::ops::Range;
 use burn::tensor::{DType, Tensor};
 
 use super::head_weights::softplus;
+#[cfg(feature = "cube")]
+use super::kernels;
 use super::{to, wide_dtype};
 use crate::selective_scan::{SelectiveScan, Sizes};
 use crate::{AnyTensor, Documents, OpsError};
@@ -17,6 +19,10 @@ pub(crate) fn selective_scan(
     texts: &Documents,
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = kernels::selective_scan(scan, sizes, texts, parents) {
+        return y;
+    }
     let channels = Channels::new(scan)?;
     let mut left: BTreeMap<usize, Tensor<2>> = BTreeMap::new();
     let mut all = Vec::with_capacity(texts.len());
@@ -38,6 +44,10 @@ pub(crate) fn stepped(
     texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(stepped) = kernels::selective_scan_stepped(scan, sizes, texts, &states) {
+        return Ok(stepped);
+    }
     let (channels, states) = (Channels::new(scan)?, states.rank::<2>()?);
     let (mut all, mut behind) = (Vec::new(), Vec::new());
     for (at, rows) in texts.iter().enumerate() {

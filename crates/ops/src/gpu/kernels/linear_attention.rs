@@ -1,57 +1,14 @@
 //! Linear attention, and its gradients.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, FloatDType};
+use burn::tensor::{DType, FloatDType};
 use burnish_gpu_kernels as kernels;
 
 use super::OnDevice;
 use crate::cube::{Inputs, client, launch};
 use crate::linear_attention::{LinearAttentionShape, OP};
-use crate::once_for::OnceFor;
 use crate::{AnyTensor, Documents, OpsError, apply};
-
-type Plan = OnDevice<kernels::LinearAttentionPlan>;
-
-/// Plans of the texts of a row, one for all layers that walk them alike.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TextPlans(OnceFor<Kept>);
-
-#[derive(Clone, Debug)]
-struct Kept {
-    /// Of texts whose states are held, none.
-    parents: Option<Arc<[Option<usize>]>>,
-    tokens: usize,
-    kernel: kernels::LinearAttention,
-    plan: Plan,
-}
-
-impl TextPlans {
-    /// That of texts that continue their `parents`, or go on from states that are held.
-    fn of(
-        &self,
-        kernel: &kernels::LinearAttention,
-        texts: &[Range<usize>],
-        parents: Option<&[Option<usize>]>,
-        (tokens, device): (usize, &Device),
-    ) -> Plan {
-        let fits = |kept: &Kept| {
-            (kept.tokens, kept.parents.as_deref()) == (tokens, parents)
-                && kept.kernel == *kernel
-                && kept.plan.words.device() == *device
-        };
-        let new = || {
-            let plan = match parents {
-                Some(parents) => kernel.plan(texts, parents, tokens),
-                None => kernel.plan_of_held(texts, tokens),
-            };
-            let plan = OnDevice::new(plan, kernels::LinearAttentionPlan::words, device);
-            Kept { parents: parents.map(Into::into), tokens, kernel: *kernel, plan }
-        };
-        self.0.get(fits, new).plan
-    }
-}
 
 /// The kernel for rows of `width` columns; `None` where there is none.
 fn kernel(inputs: [&AnyTensor; 2], shape: &LinearAttentionShape) -> Option<kernels::LinearAttention> {
@@ -87,7 +44,7 @@ pub(in crate::gpu) fn linear_attention(
         return None;
     }
     let (heads, device) = (shape.heads, inputs[0].plain().device());
-    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, Some(parents), (tokens, &device));
+    let OnDevice { plan, words } = texts.walked.of(kernel.chunk(), texts, Some(parents), (tokens, &device));
     let y = [tokens, heads * shape.value_dim];
     Some(apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
         let read = |more: &[&AnyTensor]| {
@@ -132,7 +89,7 @@ pub(in crate::gpu) fn linear_attention_stepped(
         return None;
     }
     let device = inputs[0].device();
-    let OnDevice { plan, words } = texts.linear.of(&kernel, texts, None, (tokens, &device));
+    let OnDevice { plan, words } = texts.walked.of(kernel.chunk(), texts, None, (tokens, &device));
     let [qkv, weights] = inputs;
     let read = Inputs::of(&[qkv, weights, states])?.and_integers(words);
     let (y, behind) = ([tokens, shape.heads * shape.value_dim], [texts.len(), shape.state()]);

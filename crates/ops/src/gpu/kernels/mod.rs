@@ -22,7 +22,9 @@ mod pages;
 mod product;
 mod router;
 mod rows;
+mod selective_scan;
 mod sums;
+mod text_plans;
 
 pub(super) use adamw::adam_steps;
 pub(super) use adapters::{AdapterGradient, Adapters, Narrow, narrow};
@@ -42,7 +44,6 @@ pub(super) use gemm::{gemm, gemm_beside, multiplies};
 pub(super) use grouped::{Beside, GROUP_ROWS, Groups, Stack, multiply_groups, sum_groups};
 pub(super) use head_weights::head_weights;
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
-pub(crate) use linear_attention::TextPlans;
 pub(super) use linear_attention::{linear_attention, linear_attention_stepped};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
@@ -50,7 +51,9 @@ pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, words, 
 pub(super) use product::product;
 pub(super) use router::{choose_experts, choose_experts_backward, count_experts, probability_sums};
 pub(super) use rows::{Places, gather_rows, scatter_rows};
+pub(super) use selective_scan::{selective_scan, selective_scan_stepped};
 pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};
+pub(crate) use text_plans::TextPlans;
 
 use std::sync::Arc;
 

@@ -1,46 +1,44 @@
-//! `LinearAttentionPlan`: which texts are walked when, and their chunks.
+//! `TextPlan`: which texts are walked when, and their chunks.
 
 use std::ops::Range;
 
 /// Words that a text has. The first two are its rows.
-pub(super) const TEXT_WORDS: usize = 8;
+pub(crate) const TEXT_WORDS: usize = 8;
 /// Its first chunk.
-pub(super) const FIRST_CHUNK: usize = 2;
+pub(crate) const FIRST_CHUNK: usize = 2;
 /// The state that it goes on from.
-pub(super) const BEFORE: usize = 3;
+pub(crate) const BEFORE: usize = 3;
 /// The state that it leaves, if it does.
-pub(super) const BEHIND: usize = 4;
+pub(crate) const BEHIND: usize = 4;
 /// Which of the texts that continue others are its own: from here, to the next word.
-pub(super) const CHILDREN: usize = 5;
+pub(crate) const CHILDREN: usize = 5;
 /// Its number.
-pub(super) const NUMBER: usize = 7;
+pub(crate) const NUMBER: usize = 7;
 /// No text.
-pub(super) const NO_TEXT: u32 = u32::MAX;
+pub(crate) const NO_TEXT: u32 = u32::MAX;
 
-/// Texts of a row, by chunks.
+/// Texts of a row, by chunks: what kernels that walk texts are told of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinearAttentionPlan {
+pub struct TextPlan {
     words: Vec<u32>,
-    pub(super) chunk: usize,
-    pub(super) chunks: usize,
-    pub(super) texts: usize,
+    pub(crate) chunk: usize,
+    pub(crate) chunks: usize,
+    pub(crate) texts: usize,
     /// Where the words of texts that nothing comes before are, then of those that continue them, and so on, and how many.
-    pub(super) levels: Vec<Range<usize>>,
-    pub(super) of_children: usize,
-    pub(super) of_chunks: usize,
+    pub(crate) levels: Vec<Range<usize>>,
+    pub(crate) of_children: usize,
+    pub(crate) of_chunks: usize,
     /// Whether each text goes on from a state that is given, and leaves it there.
-    pub(super) held: bool,
+    pub(crate) held: bool,
     /// Whether every row is of a text.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
 }
 
-impl LinearAttentionPlan {
-    pub(super) fn new(
-        texts: &[Range<usize>],
-        parents: &[Option<usize>],
-        tokens: usize,
-        chunk: usize,
-    ) -> Self {
+impl TextPlan {
+    /// Texts as ranges of `tokens` rows in chunks of `chunk`, each from nothing or from what the one that it continues left
+    /// (`parents`, which come before; a text beyond their end has none).
+    #[must_use]
+    pub fn new(texts: &[Range<usize>], parents: &[Option<usize>], tokens: usize, chunk: usize) -> Self {
         let parent = |text: usize| parents.get(text).copied().flatten();
         let mut levels: Vec<Vec<u32>> = Vec::new();
         let (mut depth, mut children) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
@@ -88,8 +86,9 @@ impl LinearAttentionPlan {
         }
     }
 
-    /// Of texts that go on from states that are held, one for each.
-    pub(super) fn held(mut self) -> Self {
+    /// Of texts that go on from states that are held, one for each, and leave them there.
+    #[must_use]
+    pub fn held(mut self) -> Self {
         for text in 0..self.texts {
             self.words[text * TEXT_WORDS + BEFORE] = text as u32;
             self.words[text * TEXT_WORDS + BEHIND] = text as u32;
@@ -99,7 +98,7 @@ impl LinearAttentionPlan {
     }
 
     /// States that texts leave for those that continue them: one for each text, or none where none is continued.
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         if self.levels.len() > 1 { self.texts } else { 0 }
     }
 

@@ -74,9 +74,9 @@ fn rows_are_told_and_what_is_not_there_is_an_error() {
     fails(&["inspect".to_owned()], &["path"]);
     // A model of a kind that is not supported is one line of what is told, not an end.
     let root = tempfile::tempdir().unwrap();
-    std::fs::write(root.path().join("config.json"), "{\"model_type\": \"mamba\"}").unwrap();
+    std::fs::write(root.path().join("config.json"), "{\"model_type\": \"rwkv\"}").unwrap();
     let refused = facts(root.path())["refused"].as_str().unwrap().to_owned();
-    assert!(refused.contains("mamba"), "{refused}");
+    assert!(refused.contains("rwkv"), "{refused}");
 }
 
 #[test]

@@ -74,6 +74,6 @@ pub use spec::rope::{Rope, RopeKind};
 pub use spec::{
     AltUp, BlockLayout, BlockSizes, ExpertsSpec, Family, GatedDelta, Grows, HeadGates, KeysValues,
     LatentAttention, LayerSpec, LearnedPositions, NormKind, Output, Pairs, PerLayerInputs, QkNorm,
-    QueryGrowth, SharedExpert, ShortConv, Spec, SsdSpec,
+    QueryGrowth, SelectiveScanSpec, SharedExpert, ShortConv, Spec, SsdSpec,
 };
 pub use spec::{EMBED, HEAD, SCORE};

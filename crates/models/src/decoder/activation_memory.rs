@@ -52,7 +52,11 @@ impl Spec {
         });
         let channels = channels.max(of_delta);
         // Every rank has a state space whole, with what passes by it.
-        let of_ssd = self.ssd.map_or(0, |s| of_linear(s.channels(), s.width(), s.heads) + 3 * s.width());
+        // Of Mamba values before and behind the convolution, steps and what they are made of, what the scan and the gates give.
+        let of_ssd = self.ssd.map_or(0, |s| match s.selective {
+            Some(own) => 9 * s.width() + 2 * (own.step_rank + 2 * s.state),
+            None => of_linear(s.channels(), s.width(), s.heads) + 3 * s.width(),
+        });
         // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
         let apart = self.layout.is_post() || self.residual_scale != 1.0;
         let branches = if apart { 4 * h } else { 0 };

@@ -23,9 +23,10 @@ use crate::decoder::Linears;
 use crate::decoder::change::beside;
 use crate::decoder::input_tap::BlockTap;
 use crate::decoder::latent;
-use crate::decoder::layers::{Alternating, Beside, MixtureTensors, NormTensors, PerLayer};
+use crate::decoder::layers::{Alternating, Beside, MixtureTensors, NormTensors, PerLayer, SsdLayers};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
 use crate::decoder::queries_keys::{self, Turning};
+use crate::decoder::selective_scan;
 use crate::decoder::streams;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::BlockLayout;
@@ -97,6 +98,16 @@ pub(crate) trait BlockRun {
     /// Queries, keys and values as attention takes them, from queries, the latent's keys and values, and the keys' part that
     /// turns.
     fn latent_heads(&self, q: &Self::X, kv: &Self::X, turned: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// Values and gates of a selective scan.
+    fn values_and_gates(&self, x: &Self::X) -> Result<[Self::X; 2], OpsError>;
+
+    /// What steps of a selective scan are made of, and directions in and out, normed where they are.
+    fn steps_and_directions(
+        &self,
+        x: &Self::X,
+        norms: Option<[&Self::Norm; 3]>,
+    ) -> Result<[Self::X; 3], OpsError>;
 
     /// Queries, keys and values, and the gates that linears give with them.
     fn queries_and_gates(&self, x: Self::X) -> Result<(Self::X, Self::X), OpsError>;
@@ -214,8 +225,7 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) convolves: bool,
     /// None where the block has no attention.
     pub(crate) o: Option<&'a R::Linear>,
-    /// What a state space reads, and what stands behind it.
-    pub(crate) ssd: Option<[&'a R::Linear; 2]>,
+    pub(crate) ssd: Option<SsdLayers<&'a R::Linear, &'a R::Norm>>,
     pub(crate) attention_post_norm: Option<&'a R::Norm>,
     pub(crate) mlp_norm: Option<&'a R::Norm>,
     pub(crate) up: &'a [R::Linear],
@@ -236,7 +246,26 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) scalar: Option<&'a R::Scalar>,
 }
 
-/// One block around an attention function, or a convolution, and the scan of its state space (over documents, or with a
+/// What a state space walks over a text.
+pub(crate) enum Walked<'a, X> {
+    /// What Mamba-2's layer gives, which is convolved and scanned.
+    Ssd(&'a X),
+    /// Values of Mamba's, which are convolved.
+    Values(&'a X),
+    /// Those as they were convolved, with what they gave: scanned.
+    Selective(SelectiveSteps<'a, X>),
+}
+
+/// What Mamba's scan reads of each token.
+pub(crate) struct SelectiveSteps<'a, X> {
+    pub(crate) values: &'a X,
+    pub(crate) gates: &'a X,
+    pub(crate) steps: &'a X,
+    /// In and out.
+    pub(crate) directions: [&'a X; 2],
+}
+
+/// One block around an attention function, or a convolution, and the walks of its state space (over documents, or with a
 /// cache). `name` appears in errors.
 ///
 /// # Shapes
@@ -247,14 +276,14 @@ pub(crate) fn run_block<R: BlockRun>(
     block: &BlockLayers<'_, R>,
     name: &str,
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
-    scan: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+    walk: impl FnMut(Walked<'_, R::X>) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
     if let Some(altup) = &block.altup {
         return alternating(run, x, block, altup, name, attend);
     }
-    let after = match (block.o, block.ssd) {
+    let after = match (block.o, &block.ssd) {
         (Some(o), None) => attention(run, x, block, o, name, attend)?,
-        (o, Some(ssd)) => state_space(run, x, block, (o, ssd), name, attend, scan)?,
+        (_, Some(ssd)) => state_space(run, x, block, ssd, name, attend, walk)?,
         (None, None) => x.clone(),
     };
     feed_forward(run, x, after, block, name)
@@ -265,19 +294,33 @@ fn state_space<R: BlockRun>(
     run: &R,
     x: &R::X,
     block: &BlockLayers<'_, R>,
-    (o, [input, output]): (Option<&R::Linear>, [&R::Linear; 2]),
+    ssd: &SsdLayers<&R::Linear, &R::Norm>,
     name: &str,
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
-    scan: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+    mut walk: impl FnMut(Walked<'_, R::X>) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
     let [of_ssd, of_attention] = run.spec().ssd.map_or([1.0; 2], |ssd| ssd.out_scales);
     let scale = run.spec().residual_scale;
     let normed = block.attention_norm.map_or_else(|| Ok(x.clone()), |norm| run.norm(x, norm))?;
-    let read = run.linears(&run.plain(normed.clone()), std::slice::from_ref(input), false, None)?;
-    let y = run.linears(&run.plain(scan(&read)?), std::slice::from_ref(output), false, None)?;
+    let through =
+        |x: R::X, layer: &R::Linear| run.linears(&run.plain(x), std::slice::from_ref(layer), false, None);
+    let read = through(normed.clone(), ssd.input)?;
+    let scanned = match &ssd.selective {
+        None => walk(Walked::Ssd(&read))?,
+        Some(own) => {
+            let [values, gates] = run.values_and_gates(&read)?;
+            let values = walk(Walked::Values(&values))?;
+            let [steps, within, out] =
+                run.steps_and_directions(&through(values.clone(), own.read)?, own.norms)?;
+            let steps = through(steps, own.steps)?;
+            let (values, gates, steps) = (&values, &gates, &steps);
+            walk(Walked::Selective(SelectiveSteps { values, gates, steps, directions: [&within, &out] }))?
+        }
+    };
     drop(read);
+    let y = through(scanned, ssd.output)?;
     let after = run.scaled_sum(&y, of_ssd * scale, x)?;
-    let Some(o) = o else { return Ok(after) };
+    let Some(o) = block.o else { return Ok(after) };
     let qkv = columns(run, &normed, None, block.qkv, name)?;
     let attended = attend(&run.queries_keys_values(qkv, block.qk_norms, name)?)?;
     let y = summed(run, run.plain(attended), o, None, name)?;
@@ -749,6 +792,18 @@ impl BlockRun for OnTensors<'_> {
     fn latent_heads(&self, q: &AnyTensor, kv: &AnyTensor, turned: &AnyTensor) -> Result<AnyTensor, OpsError> {
         let qkv = latent::heads(q, kv, turned, self.spec)?;
         queries_keys::grown(qkv, self.spec, self.shard, self.turning)
+    }
+
+    fn values_and_gates(&self, x: &AnyTensor) -> Result<[AnyTensor; 2], OpsError> {
+        selective_scan::values_and_gates(x, self.spec)
+    }
+
+    fn steps_and_directions(
+        &self,
+        x: &AnyTensor,
+        norms: Option<[&NormTensors; 3]>,
+    ) -> Result<[AnyTensor; 3], OpsError> {
+        selective_scan::steps_and_directions(x, norms, self.spec)
     }
 
     fn queries_and_gates(&self, x: AnyTensor) -> Result<(AnyTensor, AnyTensor), OpsError> {

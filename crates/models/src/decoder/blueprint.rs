@@ -10,7 +10,7 @@ use crate::decoder::layers::{
     ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_RATES,
     Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts,
     NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR,
-    SINKS, Ssd,
+    SINKS, Selective, Ssd,
 };
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::Orders;
@@ -22,7 +22,7 @@ use crate::decoder::{BlockKind, Decoder};
 use crate::spec::names::{DeltaNames, PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
     AltUp, BlockLayout, BlockSizes, ExpertsSpec, GatedDelta, KeysValues, LatentAttention, LayerSpec,
-    LearnedPositions, Output, PerLayerInputs, QkNorm, SharedExpert, ShortConv, SsdSpec,
+    LearnedPositions, Output, PerLayerInputs, QkNorm, SelectiveScanSpec, SharedExpert, ShortConv, SsdSpec,
 };
 use crate::{ModelError, Parameters, Spec};
 
@@ -268,24 +268,68 @@ impl Builder {
         let (h, heads, width, names) = (spec.hidden, [sizes.heads], sizes.width(), spec.names.ssd);
         let [of_input, of_output] = sizes.biases;
         let (state, channels) = (sizes.groups * sizes.state, sizes.channels());
-        let parts = [width, width, state, state, sizes.heads];
+        let parts: &[usize] = match sizes.selective {
+            Some(_) => &[width, width],
+            None => &[width, width, state, state, sizes.heads],
+        };
         let conv = name(names.conv);
         Ok(Ssd {
-            input: self.packed(Place::PerLayer, &name(names.input), (&parts, 1), h, of_input)?,
+            input: self.packed(Place::PerLayer, &name(names.input), (parts, 1), h, of_input)?,
             kernel: self.add(format!("{conv}.weight"), &[channels, 1, sizes.taps], Role::Convolution)?,
             kernel_bias: match sizes.conv_bias {
                 true => Some(self.add(format!("{conv}.bias"), &[channels], Role::Bias)?),
                 false => None,
             },
-            bias: self.add(name(names.bias), &heads, Role::Bias)?,
+            bias: match sizes.selective {
+                Some(_) => None,
+                None => Some(self.add(name(names.bias), &heads, Role::Bias)?),
+            },
             // Trained as any weight, and no matrices.
-            log_rate: self.add(name(names.log_rate), &heads, Role::Matrix)?,
+            log_rate: match sizes.selective {
+                Some(_) => self.add(name(names.log_rate), &[width, sizes.state], Role::Convolution)?,
+                None => self.add(name(names.log_rate), &heads, Role::Matrix)?,
+            },
             skip: self.add(name(names.skip), &heads, Role::Matrix)?,
             norm: match sizes.norm {
                 true => Some(self.norm_of(NormPlace::Stream, &name(names.norm), &[width], true)?),
                 false => None,
             },
+            selective: match sizes.selective {
+                Some(own) => Some(self.selective(spec, sizes, own, name)?),
+                None => None,
+            },
             output: self.linear(Place::PerLayer, &name(names.output), [h, width], of_output)?,
+        })
+    }
+
+    /// What makes steps and directions of Mamba's state space.
+    fn selective(
+        &mut self,
+        spec: &Spec,
+        sizes: &SsdSpec,
+        own: SelectiveScanSpec,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Selective<Layer, Norm>, ModelError> {
+        let (SelectiveScanSpec { step_rank: rank, norm_weights, .. }, state) = (own, sizes.state);
+        let ([of_read, of_steps], of_norms) = spec.names.ssd.selective;
+        Ok(Selective {
+            read: self.packed(
+                Place::PerLayer,
+                &name(of_read),
+                (&[rank, state, state], 1),
+                sizes.width(),
+                false,
+            )?,
+            steps: self.linear(Place::PerLayer, &name(of_steps), [sizes.width(), rank], true)?,
+            norms: match own.norm_eps {
+                Some(_) => {
+                    let mut norm = |at: usize, width: usize| {
+                        self.norm_of(NormPlace::Stream, &name(of_norms[at]), &[width], norm_weights)
+                    };
+                    Some([norm(0, rank)?, norm(1, state)?, norm(2, state)?])
+                }
+                None => None,
+            },
         })
     }
 

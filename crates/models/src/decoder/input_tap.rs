@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burnish_ops::{AnyTensor, Linear, LinearInput, OpsError};
 
-use crate::decoder::layers::{Block, BlockTensors};
+use crate::decoder::layers::{Block, BlockTensors, Ssd};
 
 /// What hears the inputs of linear layers of blocks, layer by layer as they run.
 pub trait InputTap: Send + Sync {
@@ -33,8 +33,8 @@ impl<'a> BlockTap<'a> {
             let query = own.query.iter().map(|(layer, _)| layer);
             query.chain(std::iter::once(&own.layer))
         });
-        let ssd = block.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]);
-        let of_ssd = tensors.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]);
+        let ssd = block.ssd.iter().flat_map(Ssd::layers);
+        let of_ssd = tensors.ssd.iter().flat_map(Ssd::layers);
         let layers = latent.chain(&block.qkv).chain(&block.o).chain(ssd).chain(&block.up).chain(&block.down);
         let linears = of_latent
             .chain(&tensors.qkv)

@@ -759,13 +759,104 @@ pub(crate) struct Ssd<L, T, N> {
     pub(crate) kernel: T,
     pub(crate) kernel_bias: Option<T>,
     /// Added to what heads make their steps of.
-    pub(crate) bias: T,
+    pub(crate) bias: Option<T>,
     /// The logarithm of how fast they forget.
     pub(crate) log_rate: T,
     /// What of a head's value passes by.
     pub(crate) skip: T,
     pub(crate) norm: Option<N>,
+    pub(crate) selective: Option<Selective<L, N>>,
     pub(crate) output: L,
+}
+
+/// Of Mamba's state space what makes steps and directions, or of `L` and `N` for its layers and norms.
+#[derive(Clone, Debug)]
+pub(crate) struct Selective<L, N> {
+    /// Makes what steps are made of, and directions in and out.
+    pub(crate) read: L,
+    /// Makes steps.
+    pub(crate) steps: L,
+    /// Of what steps are made of, and of directions in and out.
+    pub(crate) norms: Option<[N; 3]>,
+}
+
+impl<L, N> Selective<L, N> {
+    fn map<M, O>(self, mut layer: impl FnMut(L) -> M, norm: impl FnMut(N) -> O) -> Selective<M, O> {
+        let (read, steps) = (layer(self.read), layer(self.steps));
+        Selective { read, steps, norms: self.norms.map(|norms| norms.map(norm)) }
+    }
+
+    /// The same of references.
+    pub(crate) fn each_ref(&self) -> Selective<&L, &N> {
+        let Self { read, steps, norms } = self;
+        Selective { read, steps, norms: norms.as_ref().map(<[N; 3]>::each_ref) }
+    }
+}
+
+impl<L, T, N> Ssd<L, T, N> {
+    /// Its layers, in the order in which they are read.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &L> {
+        let selective = self.selective.iter().flat_map(|own| [&own.read, &own.steps]);
+        std::iter::once(&self.input).chain(selective).chain(std::iter::once(&self.output))
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut L> {
+        let selective = self.selective.iter_mut().flat_map(|own| [&mut own.read, &mut own.steps]);
+        std::iter::once(&mut self.input).chain(selective).chain(std::iter::once(&mut self.output))
+    }
+
+    /// The layers that a block runs.
+    pub(crate) fn run(&self) -> SsdLayers<&L, &N> {
+        SsdLayers {
+            input: &self.input,
+            selective: self.selective.as_ref().map(Selective::each_ref),
+            output: &self.output,
+        }
+    }
+}
+
+/// Of a state space the layers that a block runs.
+#[derive(Clone, Debug)]
+pub(crate) struct SsdLayers<L, N> {
+    pub(crate) input: L,
+    pub(crate) selective: Option<Selective<L, N>>,
+    pub(crate) output: L,
+}
+
+impl<L, N> SsdLayers<L, N> {
+    /// The same of what is made of each layer and each norm.
+    pub(crate) fn map<M, O>(self, layer: impl Fn(L) -> M, norm: impl Fn(N) -> O) -> SsdLayers<M, O> {
+        let selective = self.selective.map(|own| own.map(&layer, norm));
+        SsdLayers { input: layer(self.input), selective, output: layer(self.output) }
+    }
+
+    /// The same of references.
+    pub(crate) fn each_ref(&self) -> SsdLayers<&L, &N> {
+        let Self { input, selective, output } = self;
+        SsdLayers { input, selective: selective.as_ref().map(Selective::each_ref), output }
+    }
+}
+
+impl Selective<Layer, Norm> {
+    fn assemble(
+        &self,
+        parts: Selective<LayerParts<AnyTensor>, NormParts<AnyTensor>>,
+        how: &Assembly,
+        device: &Device,
+    ) -> Result<Selective<Linear, NormTensors>, OpsError> {
+        let norms = match (&self.norms, parts.norms) {
+            (Some([of_steps, of_in, of_out]), Some([steps, within, out])) => {
+                let ready = |norm: &Norm, parts| norm.ready(parts, NormKind::Rms, device);
+                Some([ready(of_steps, steps)?, ready(of_in, within)?, ready(of_out, out)?])
+            }
+            _ => None,
+        };
+        Ok(Selective {
+            read: self.read.assemble(parts.read, how, &row_norms)?,
+            steps: self.steps.assemble(parts.steps, how, &row_norms)?,
+            norms,
+        })
+    }
 }
 
 /// One transformer block.
@@ -848,7 +939,7 @@ impl BlockTensors {
             qk_norms: self.qk_norms.as_ref(),
             convolves: self.conv.is_some(),
             o: self.o.as_ref(),
-            ssd: self.ssd.as_ref().map(|ssd| [&ssd.input, &ssd.output]),
+            ssd: self.ssd.as_ref().map(Ssd::run),
             attention_post_norm: self.attention_post_norm.as_ref(),
             mlp_norm: self.mlp_norm.as_ref(),
             up: &self.up,
@@ -942,10 +1033,15 @@ impl<T> BlockParts<T> {
                 input: each(ssd.input, make),
                 kernel: make(ssd.kernel),
                 kernel_bias: ssd.kernel_bias.map(&mut *make),
-                bias: make(ssd.bias),
+                bias: ssd.bias.map(&mut *make),
                 log_rate: make(ssd.log_rate),
                 skip: make(ssd.skip),
                 norm: norm(ssd.norm, make),
+                selective: ssd.selective.map(|own| Selective {
+                    read: each(own.read, make),
+                    steps: each(own.steps, make),
+                    norms: own.norms.map(|norms| norms.map(|parts| parts.map(&mut *make))),
+                }),
                 output: each(ssd.output, make),
             }),
             attention_post_norm: norm(self.attention_post_norm, make),
@@ -1005,6 +1101,9 @@ impl Block {
                 log_rate: ssd.log_rate,
                 skip: ssd.skip,
                 norm: norm(&ssd.norm),
+                selective: ssd.selective.as_ref().map(|own| {
+                    own.each_ref().map(|layer| layer.active(adapters), |norm| norm.active(adapters))
+                }),
                 output: ssd.output.active(adapters),
             }),
             attention_post_norm: norm(&self.attention_post_norm),
@@ -1052,8 +1151,11 @@ impl Block {
             all.push((LATENT_NORMS[1], &mut latent.norm));
         }
         all.extend(self.delta.as_mut().map(|delta| (names.delta.norm(), &mut delta.norm)));
-        let of_ssd = self.ssd.as_mut().and_then(|ssd| ssd.norm.as_mut());
-        all.extend(of_ssd.map(|norm| (names.ssd.norm, norm)));
+        if let Some(ssd) = &mut self.ssd {
+            all.extend(ssd.norm.as_mut().map(|norm| (names.ssd.norm, norm)));
+            let selective = ssd.selective.as_mut().and_then(|own| own.norms.as_mut());
+            all.extend(selective.into_iter().flat_map(|norms| names.ssd.selective.1.into_iter().zip(norms)));
+        }
         if let Some((q, k)) = &mut self.qk_norms {
             all.extend([(names.qk_norms[0], q), (names.qk_norms[1], k)]);
         }
@@ -1075,7 +1177,7 @@ impl Block {
         let mixture = self.mixture.iter().flat_map(Mixture::layers);
         let latent = self.latent.iter().flat_map(Latent::layers);
         let per_layer = self.per_layer.iter().flat_map(|own| [&own.gate, &own.projection]);
-        let ssd = self.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]);
+        let ssd = self.ssd.iter().flat_map(Ssd::layers);
         let usual = latent.chain(&self.qkv).chain(&self.o).chain(ssd).chain(&self.up).chain(&self.down);
         usual.chain(mixture).chain(per_layer).chain(self.altup.iter().flat_map(Alternating::layers))
     }
@@ -1087,7 +1189,7 @@ impl Block {
         let latent = self.latent.iter_mut().flat_map(Latent::layers_mut);
         let per_layer = self.per_layer.iter_mut().flat_map(|own| [&mut own.gate, &mut own.projection]);
         let altup = self.altup.iter_mut().flat_map(Alternating::layers_mut);
-        let ssd = self.ssd.iter_mut().flat_map(|ssd| [&mut ssd.input, &mut ssd.output]);
+        let ssd = self.ssd.iter_mut().flat_map(Ssd::layers_mut);
         let usual = latent.chain(&mut self.qkv).chain(o).chain(ssd).chain(up).chain(down);
         usual.chain(mixture).chain(per_layer).chain(altup)
     }
@@ -1171,6 +1273,10 @@ impl Block {
                     skip: parts.skip,
                     norm: match (&ssd.norm, parts.norm) {
                         (Some(norm), Some(parts)) => Some(norm.ready(parts, NormKind::Rms, &device)?),
+                        _ => None,
+                    },
+                    selective: match (&ssd.selective, parts.selective) {
+                        (Some(own), Some(parts)) => Some(own.assemble(parts, how, &device)?),
                         _ => None,
                     },
                     output: ssd.output.assemble(parts.output, how, &row_norms)?,

@@ -26,6 +26,7 @@ pub(crate) mod prompt_encoder;
 pub(crate) mod queries_keys;
 pub(crate) mod rotaries;
 pub(crate) mod score;
+pub(crate) mod selective_scan;
 pub(crate) mod ssd;
 pub(crate) mod state_cache;
 pub(crate) mod streams;
@@ -45,7 +46,7 @@ use burnish_ops::{
 };
 use burnish_tp::Split;
 
-use crate::decoder::block::{OnTensors, run_block};
+use crate::decoder::block::{OnTensors, Walked, run_block};
 use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::chunks::Seen;
 use crate::decoder::input_tap::BlockTap;
@@ -54,6 +55,7 @@ use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::rotaries::KeptRotations;
+use crate::decoder::state_cache::Behind;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::virtual_tokens::{Prompt, Virtual};
@@ -300,11 +302,11 @@ impl Decoder {
                     peaks.merge(layer, &found)?;
                     Ok(out)
                 };
-                let scan = |x: &AnyTensor| {
-                    let ssd = w.ssd.as_ref().expect("invariant: what is scanned has a state space");
-                    ssd::scan(x, ssd, spec, &documents, &shape.parents)
+                let walk = |walked: Walked<'_, AnyTensor>| {
+                    let ssd = w.ssd.as_ref().expect("invariant: what is walked has a state space");
+                    ssd::walk(walked, ssd, spec, &documents, Behind::Texts { parents: &shape.parents })
                 };
-                let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, attend, scan)?;
+                let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, attend, walk)?;
                 // A block gives one tensor: what it lends stands beside the stream.
                 match keys {
                     Some(keys) => beside(&x, &keys),

@@ -1,5 +1,5 @@
-//! Mamba-2's state space duality (Dao and Gu, arXiv:2405.21060): of each head a matrix that forgets by a number of each token
-//! and learns the token's value along a direction that heads of a group share.
+//! State spaces over a text: Mamba-2's duality (Dao and Gu, arXiv:2405.21060), of each head a matrix that forgets by a
+//! number of each token and learns the token's value along a direction that heads of a group share, or Mamba's [`selective_scan`].
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burnish_ops::{
@@ -8,12 +8,14 @@ use burnish_ops::{
 };
 
 use crate::Spec;
+use crate::decoder::block::Walked;
 use crate::decoder::layers::{NormTensors, Ssd};
 use crate::decoder::queries_keys::cast;
-use crate::decoder::state_cache::{Scanned, StateCache};
+use crate::decoder::selective_scan;
+use crate::decoder::state_cache::{Behind, Scanned};
 use crate::spec::SsdSpec;
 
-type Tensors = Ssd<Linear, AnyTensor, NormTensors>;
+pub(crate) type Tensors = Ssd<Linear, AnyTensor, NormTensors>;
 
 /// What the layer gives of each token: gates `[tokens, heads * head_dim]`; values, directions in and directions out, as the convolution
 /// reads them; steps of each head, before their softplus.
@@ -53,7 +55,8 @@ fn run(
 ) -> Result<AnyTensor, OpsError> {
     let sizes = spec.ssd.expect("invariant: a block with a state space has its sizes");
     let [gates, convolved, by_head] = read(x, &sizes)?;
-    let (bias, log_rate) = (ssd.bias.clone(), ssd.log_rate.clone());
+    let bias = ssd.bias.clone().expect("invariant: heads of Mamba-2 have a number that is added to steps");
+    let log_rate = ssd.log_rate.clone();
     let weights = head_weights(&HeadSteps { steps: by_head, learning: None, bias, log_rate })?;
     let shape = shape(&sizes);
     let (values, out) = scanned(Scanned { x: &convolved, units: None, weights: &weights, shape: &shape })?;
@@ -73,30 +76,25 @@ fn run(
     gated_norm(&out, &gates, norm.as_ref())
 }
 
-/// The scan over texts, each from nothing or from what the one that it continues left (`parents`, as in attention).
+/// What a state space walks over texts, or over each sequence's new rows.
 ///
 /// # Shapes
-/// - x: `[tokens, 2 * heads * head_dim + 2 * groups * state + heads]`, what the layer gives
+/// - of Mamba-2 `[tokens, 2 * heads * head_dim + 2 * groups * state + heads]`, what the layer gives; of Mamba `[tokens, 2 * channels]`
 /// - output: `[tokens, heads * head_dim]`
-pub(crate) fn scan(
-    x: &AnyTensor,
+pub(crate) fn walk(
+    walked: Walked<'_, AnyTensor>,
     ssd: &Tensors,
     spec: &Spec,
     documents: &Documents,
-    parents: &[Option<usize>],
+    behind: Behind<'_>,
 ) -> Result<AnyTensor, OpsError> {
     let kernel = (&ssd.kernel, ssd.kernel_bias.as_ref());
-    run(x, ssd, spec, |scanned| scanned.over(kernel, documents, parents))
-}
-
-/// [`scan`] of each sequence's new rows behind what it has said; plain tensors.
-pub(crate) fn scan_on(
-    cache: &mut StateCache,
-    x: &AnyTensor,
-    ssd: &Tensors,
-    spec: &Spec,
-    documents: &Documents,
-) -> Result<AnyTensor, OpsError> {
-    let kernel = (&ssd.kernel, ssd.kernel_bias.as_ref());
-    run(x, ssd, spec, |scanned| cache.over(scanned, kernel, documents))
+    match walked {
+        Walked::Ssd(x) => run(x, ssd, spec, |scanned| match behind {
+            Behind::Texts { parents } => scanned.over(kernel, documents, parents),
+            Behind::Said(cache) => cache.over(scanned, kernel, documents),
+        }),
+        Walked::Values(x) => selective_scan::convolved(x, kernel, documents, behind),
+        Walked::Selective(read) => selective_scan::scanned(&read, ssd, documents, behind),
+    }
 }

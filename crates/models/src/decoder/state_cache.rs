@@ -2,8 +2,8 @@
 //! grow.
 
 use burnish_ops::{
-    AnyTensor, ConvCache, Documents, LinearAttentionShape, OpsError, RecurrentStates, UnitHeads, conv_heads,
-    linear_attention,
+    AnyTensor, ConvCache, Documents, LinearAttentionShape, OpsError, RecurrentStates, SelectiveScan,
+    UnitHeads, conv_heads, linear_attention,
 };
 
 /// What is convolved and then walked.
@@ -18,7 +18,7 @@ pub(crate) struct Scanned<'a> {
 }
 
 /// A convolution's kernel `[channels, 1, taps]`, and its bias.
-type Kernel<'a> = (&'a AnyTensor, Option<&'a AnyTensor>);
+pub(crate) type Kernel<'a> = (&'a AnyTensor, Option<&'a AnyTensor>);
 
 impl Scanned<'_> {
     /// What is walked `[tokens, channels]`, and what texts give `[tokens, heads * value_dim]`, each from nothing or from what the one
@@ -33,6 +33,13 @@ impl Scanned<'_> {
         let out = linear_attention(&qkv, self.weights, self.shape, documents, parents)?;
         Ok((qkv, out))
     }
+}
+
+/// What rows stand behind: texts begin from nothing, or from what the one that they continue left (`parents`, as in attention), or
+/// rows are each sequence's new ones; these of plain tensors.
+pub(crate) enum Behind<'a> {
+    Texts { parents: &'a [Option<usize>] },
+    Said(&'a mut StateCache),
 }
 
 /// What a convolution and the walk behind it remember of sequences being generated.
@@ -82,5 +89,24 @@ impl StateCache {
         let qkv = self.convolved.run_heads(x, kernel, bias, units, documents)?;
         let out = self.states.linear_attention(&qkv, weights, shape, documents)?;
         Ok((qkv, out))
+    }
+
+    /// The convolution alone of each sequence's new rows behind what it has said; plain tensors.
+    pub(crate) fn convolve(
+        &mut self,
+        x: &AnyTensor,
+        (kernel, bias): Kernel<'_>,
+        documents: &Documents,
+    ) -> Result<AnyTensor, OpsError> {
+        self.convolved.run_heads(x, kernel, bias, None, documents)
+    }
+
+    /// A selective scan of each sequence's new rows behind what it has said; plain tensors.
+    pub(crate) fn scan(
+        &mut self,
+        scan: &SelectiveScan,
+        documents: &Documents,
+    ) -> Result<AnyTensor, OpsError> {
+        self.states.selective_scan(scan, documents)
     }
 }

@@ -357,8 +357,8 @@ impl Parallel {
         }
         // State spaces are whole.
         for ssd in blueprint.blocks.iter().filter_map(|block| block.ssd.as_ref()) {
-            let numbers = [ssd.kernel, ssd.bias, ssd.log_rate, ssd.skip];
-            for index in numbers.into_iter().chain(ssd.kernel_bias) {
+            let numbers = [ssd.kernel, ssd.log_rate, ssd.skip];
+            for index in numbers.into_iter().chain(ssd.bias).chain(ssd.kernel_bias) {
                 layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
             }
         }

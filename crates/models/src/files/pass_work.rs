@@ -4,10 +4,11 @@
 use burnish_core::{Compute, Dtype, ExpertGate, FEW_PLACES, Parameter, Registry};
 use burnish_ops::gpu::cost::{
     self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearAttentionSize, LinearSize,
+    SelectiveScanSize,
 };
 
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Block, Layer, Place};
+use crate::decoder::layers::{Block, Layer, Place, Ssd};
 use crate::spec::{BlockSizes, Output, QkNorm};
 use crate::{ModelPlan, Parallel};
 
@@ -317,7 +318,7 @@ impl Walk<'_> {
         self.beside(Operation::QueriesKeysValues, &block.qkv, tokens, came, tracked);
         self.gathered(Operation::QueriesKeysValues, &block.qkv, *tracked);
         self.mixer(at, block, *tracked);
-        for layer in block.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]) {
+        for layer in block.ssd.iter().flat_map(Ssd::layers) {
             self.linear(Operation::OtherLayers, layer, tokens, *tracked, tracked);
         }
         if let Some(o) = &block.o {
@@ -445,7 +446,18 @@ impl Walk<'_> {
             }
         }
         if let Some(ssd) = spec.ssd_of(at) {
-            found.push(linear([ssd.groups, ssd.heads].map(|n| n as u64), [ssd.state, ssd.head_dim], false));
+            let bytes = block.ssd.as_ref().map_or(4, |own| self.bytes(&own.input));
+            let scan = ssd.selective.map(|own| SelectiveScanSize {
+                texts,
+                tokens: new,
+                channels: ssd.width() as u64,
+                states: ssd.state as u64,
+                normed: own.norm_eps.is_some(),
+                bytes,
+            });
+            let of_heads =
+                || linear([ssd.groups, ssd.heads].map(|n| n as u64), [ssd.state, ssd.head_dim], false);
+            found.push(scan.map_or_else(of_heads, |scan| [scan.forward(), scan.backward()]));
         }
         for [forward, backward] in found {
             self.add(Operation::Recurrences, Phase::Forward, forward);

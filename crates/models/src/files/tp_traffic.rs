@@ -7,10 +7,10 @@ use burnish_ops::{OpsError, VocabShard};
 use burnish_peft::Change;
 use burnish_tp::{AdapterSums, Split, TokenDispatcher, TrafficEstimate};
 
-use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
+use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, SelectiveSteps, Walked, run_block};
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
-use crate::decoder::layers::{Alternating, Beside, Block, Layer, Norm, PerLayer, Place};
+use crate::decoder::layers::{Alternating, Beside, Block, Layer, Norm, PerLayer, Place, SsdLayers};
 use crate::spec::{Output, QkNorm};
 use crate::{ExpertSharding, ModelError, ModelPlan, Parallel, Spec};
 
@@ -219,7 +219,7 @@ impl Blueprint {
                 .latent
                 .as_ref()
                 .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
-            let ssd = block.ssd.as_ref().map(|ssd| [size(&ssd.input), size(&ssd.output)]);
+            let ssd = block.ssd.as_ref().map(|ssd| ssd.run().map(size, |_| ()));
             let per_layer = block.per_layer.as_ref().map(|own| (size(&own.gate), size(&own.projection)));
             let altup = block.altup.as_ref().map(|own| Alternating {
                 router: size(&own.router),
@@ -242,7 +242,7 @@ impl Blueprint {
                 qk_norms: block.qk_norms.map(|_| &norms),
                 convolves: block.conv.is_some(),
                 o: o.as_ref(),
-                ssd: ssd.as_ref().map(<[_; 2]>::each_ref),
+                ssd: ssd.as_ref().map(SsdLayers::each_ref),
                 attention_post_norm: norm(&block.attention_post_norm),
                 mlp_norm: norm(&block.mlp_norm),
                 up: &up,
@@ -269,7 +269,12 @@ impl Blueprint {
                 cutoff: block.own.cutoff,
                 scalar: block.scalar.map(|_| &()),
             };
-            run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv), |x| Ok(*x))
+            let walk = |walked: Walked<'_, usize>| match walked {
+                Walked::Ssd(x) | Walked::Values(x) | Walked::Selective(SelectiveSteps { values: x, .. }) => {
+                    Ok(*x)
+                }
+            };
+            run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv), walk)
                 .expect("invariant: nothing fails on sizes");
         }
         self.pulled(parallel, &self.head, walk.passes, &sizes);
@@ -470,6 +475,14 @@ impl BlockRun for OnSizes<'_> {
     fn latent_and_turned(&self, features: &usize) -> Result<(usize, usize), OpsError> {
         let rank = self.spec.latent.map_or(0, |latent| latent.rank);
         Ok((rank, features - rank))
+    }
+
+    fn values_and_gates(&self, x: &usize) -> Result<[usize; 2], OpsError> {
+        Ok([*x; 2])
+    }
+
+    fn steps_and_directions(&self, x: &usize, _norms: Option<[&(); 3]>) -> Result<[usize; 3], OpsError> {
+        Ok([*x; 3])
     }
 
     fn latent_heads(&self, q: &usize, kv: &usize, turned: &usize) -> Result<usize, OpsError> {

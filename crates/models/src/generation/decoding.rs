@@ -13,10 +13,11 @@ use burnish_ops::{
 use burnish_ops::resting_logits;
 
 use crate::decoder::Linears;
-use crate::decoder::block::{OnTensors, run_block};
+use crate::decoder::block::{OnTensors, Walked, run_block};
 use crate::decoder::chunks::attend_chunked;
 use crate::decoder::invocation::acting;
 use crate::decoder::queries_keys::{Factors, Turning};
+use crate::decoder::state_cache::Behind;
 use crate::decoder::virtual_tokens::PrefixRows;
 use crate::decoder::{delta, keys_values, ssd};
 use crate::generation::logits::Logits;
@@ -509,18 +510,18 @@ impl<'a> Decoding<'a> {
                 acts: rows.acts,
                 tap: None,
             };
-            let scan = |x: &AnyTensor| {
+            let walk = |walked: Walked<'_, AnyTensor>| {
                 let documents = match &rows.attending {
                     Attending::Joining { documents, .. } => documents,
                     #[cfg(any(feature = "cuda", feature = "wgpu"))]
                     Attending::Joined(step) => step.documents(),
                 };
-                let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {
-                    unreachable!("invariant: what is scanned has a state space and its cache")
+                let (Some(ssd), Some(cache)) = (&w.ssd, scans.as_mut()) else {
+                    unreachable!("invariant: what is walked has a state space and its cache")
                 };
-                ssd::scan_on(cache, x, ssd, spec, documents)
+                ssd::walk(walked, ssd, spec, documents, Behind::Said(cache))
             };
-            let run = || run_block(&on, &x, &w.layers(), name, attend, scan);
+            let run = || run_block(&on, &x, &w.layers(), name, attend, walk);
             // Ranks that share layers wait for each other inside a block.
             let y = if shard.meets() { run() } else { together(&x, run) }?;
             x = y;

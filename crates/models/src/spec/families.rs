@@ -18,6 +18,7 @@ mod multimodal;
 mod olmo;
 mod qwen;
 mod reader;
+mod selective_scan;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
 use crossed::{
@@ -46,6 +47,7 @@ use multimodal::text_part;
 use olmo::{olmo, olmo_hybrid, olmo2, olmo3};
 use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::{MOST_WIDTH, Reader};
+use selective_scan::{falcon_mamba, jamba, mamba};
 
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
@@ -208,6 +210,9 @@ static FAMILIES: &[Entry] = &[
     family("falcon_h1", "FalconH1", falcon_h1),
     family("nemotron_h", "NemotronH", nemotron_h),
     family("mamba2", "Mamba2", mamba2),
+    family("mamba", "Mamba", mamba),
+    family("falcon_mamba", "FalconMamba", falcon_mamba),
+    family("jamba", "Jamba", jamba),
     family("ernie4_5_moe", "Ernie4_5_Moe", ernie4_5_moe),
     family("phimoe", "Phimoe", phimoe),
     family("minimax_m2", "MiniMaxM2", minimax_m2),
@@ -307,10 +312,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 /// Well-known models that are something else, and what.
 const OTHERS: [(&str, &[&str]); 3] = [
     ("a mixture of experts of a kind that is not computed here", &["dbrx", "minimax"]),
-    (
-        "layers with a state",
-        &["falcon_mamba", "rwkv", "recurrent_gemma", "zamba", "zamba2", "jamba", "kimi_linear"],
-    ),
+    ("layers with a state", &["rwkv", "recurrent_gemma", "zamba", "zamba2", "kimi_linear"]),
     ("an encoder and a decoder", &["t5", "mt5", "bart", "mbart", "pegasus", "t5gemma", "whisper"]),
 ];
 

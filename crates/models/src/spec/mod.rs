@@ -309,7 +309,7 @@ impl GatedDelta {
     }
 }
 
-/// Mamba-2's state space (Dao and Gu, arXiv:2405.21060), behind a short convolution and before gates. Ranks that share layers
+/// Mamba-2's state space (Dao and Gu, arXiv:2405.21060), or Mamba's, behind a short convolution and before gates. Ranks that share layers
 /// have it whole, as Transformers' plans do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SsdSpec {
@@ -335,6 +335,20 @@ pub struct SsdSpec {
     pub scales: [f32; 5],
     /// What multiplies its output, and attention's where that stands beside it (Falcon-H1).
     pub out_scales: [f32; 2],
+    /// What Mamba has in place of Mamba-2's: each channel is then a head of one element, with a rate for each element of its state.
+    pub selective: Option<SelectiveScanSpec>,
+}
+
+/// Mamba's selective scan (Gu and Dao, arXiv:2312.00752): steps and directions are made of what the convolution gave, which reads
+/// values alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectiveScanSpec {
+    /// Width of what steps are made of.
+    pub step_rank: usize,
+    /// Where that and the directions are normed, what is added to the mean square (Falcon-Mamba, Jamba).
+    pub norm_eps: Option<f32>,
+    /// Whether those norms have weights (Jamba).
+    pub norm_weights: bool,
 }
 
 impl SsdSpec {
@@ -344,16 +358,18 @@ impl SsdSpec {
         self.heads * self.head_dim
     }
 
-    /// What the convolution reads: values, directions in and directions out.
+    /// What the convolution reads: values, directions in and directions out; in Mamba values.
     #[must_use]
     pub fn channels(&self) -> usize {
-        self.width() + 2 * self.groups * self.state
+        let directions = if self.selective.is_some() { 0 } else { 2 * self.groups * self.state };
+        self.width() + directions
     }
 
-    /// What its layer gives: gates, what the convolution reads, and a step of each head.
+    /// What its layer gives: gates, what the convolution reads, and a step of each head; in Mamba values and gates.
     #[must_use]
     pub fn reads(&self) -> usize {
-        self.width() + self.channels() + self.heads
+        let steps = if self.selective.is_some() { 0 } else { self.heads };
+        self.width() + self.channels() + steps
     }
 }
 

@@ -124,6 +124,8 @@ pub struct SsdNames {
     pub conv: &'static str,
     /// What is added to its heads' steps.
     pub bias: &'static str,
+    /// In Mamba: the layer that makes what steps are made of, and directions in and out; the layer that makes steps; their norms.
+    pub selective: ([&'static str; 2], [&'static str; 3]),
     /// The logarithms of their rates.
     pub log_rate: &'static str,
     /// What of their values passes by.
@@ -134,22 +136,30 @@ pub struct SsdNames {
     pub output: &'static str,
 }
 
-/// In Bamba, Granite 4 and Falcon-H1.
+/// In Bamba, Granite 4, Falcon-H1 and Jamba.
 pub(crate) const SSD_MAMBA: SsdNames = SsdNames {
     input: "mamba.in_proj",
     conv: "mamba.conv1d",
     bias: "mamba.dt_bias",
+    selective: (
+        ["mamba.x_proj", "mamba.dt_proj"],
+        ["mamba.dt_layernorm", "mamba.b_layernorm", "mamba.c_layernorm"],
+    ),
     log_rate: "mamba.A_log",
     skip: "mamba.D",
     norm: "mamba.norm",
     output: "mamba.out_proj",
 };
 
-/// In Mamba-2 and Nemotron-H, whose blocks have one part each.
+/// In Mamba, Mamba-2 and Nemotron-H, whose blocks have one part each.
 pub(crate) const SSD_MIXER: SsdNames = SsdNames {
     input: "mixer.in_proj",
     conv: "mixer.conv1d",
     bias: "mixer.dt_bias",
+    selective: (
+        ["mixer.x_proj", "mixer.dt_proj"],
+        ["mixer.dt_layernorm", "mixer.b_layernorm", "mixer.c_layernorm"],
+    ),
     log_rate: "mixer.A_log",
     skip: "mixer.D",
     norm: "mixer.norm",
@@ -567,13 +577,30 @@ pub(crate) const NEMOTRON_H: Names = Names {
     ..LLAMA
 };
 
-/// Mamba-2's.
-pub(crate) const MAMBA2: Names = Names {
+/// Jamba's: Bamba's, with mixtures.
+pub(crate) const JAMBA: Names = Names {
+    experts: ExpertNames {
+        router: "feed_forward.router",
+        gate_up: "feed_forward.experts.gate_up_proj",
+        down: "feed_forward.experts.down_proj",
+        files: ExpertFiles::Apart {
+            experts: "feed_forward.experts",
+            modules: ["gate_proj", "up_proj", "down_proj"],
+            router: "feed_forward.router",
+        },
+        ..QWEN_MOE
+    },
+    ..BAMBA
+};
+
+/// Mamba's and Mamba-2's.
+pub(crate) const MAMBA: Names = Names {
     embed: "backbone.embeddings",
     layers: "backbone.layers",
     attention_norm: "norm",
     ssd: SSD_MIXER,
     norm: "backbone.norm_f",
+    other_spellings: &[("backbone.embeddings.", "backbone.embedding.")],
     ..LLAMA
 };
 

@@ -534,6 +534,32 @@ def more_families():
         text_config={k: v for k, v in text.items() if k != "head_dim"} | mrope, vision_config=tower | dict(hidden_size=16, intermediate_size=16, out_hidden_size=24), audio_config=dict(
             d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, num_mel_bins=8, max_source_positions=8,
             output_dim=24))
+    yield "aria", "aria_text", mixed | dict(
+        intermediate_size=8, moe_num_experts=6, moe_topk=2, moe_num_shared_experts=2, tie_word_embeddings=False)
+    yield "openai-gpt", "openai-gpt", dict(
+        vocab_size=42, n_positions=96, n_embd=24, n_layer=2, n_head=3, initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        afn="gelu")
+    # Text passes by the second block, which looks at pictures; tokens of pictures have no logits.
+    yield "mllama", "mllama", dict(
+        text_config=text | dict(num_hidden_layers=3, cross_attention_layers=[1], vocab_size=42, pad_token_id=0, rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0}),
+        vision_config=dict(
+            hidden_size=16, num_hidden_layers=1, num_global_layers=1, attention_heads=2, intermediate_size=16, vision_output_dim=32,
+            image_size=28, patch_size=14, max_num_tiles=1, supported_aspect_ratios=[[1, 1]], intermediate_layers_indices=[0]))
+    yield "apertus1p5", "apertus1p5_text", square | dict(
+        vocab_size=50, output_vocab_size=42, hidden_act="xielu", rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    # Mamba's scans, over states of another size than usual.
+    scans = dict(
+        vocab_size=42, hidden_size=24, state_size=6, num_hidden_layers=2, conv_kernel=3, time_step_rank=5, initializer_range=0.2,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    yield "mamba", "mamba", scans
+    # As Falcon-Mamba 7B: the width is not the stream's times `expand`.
+    yield "falcon-mamba", "falcon_mamba", scans | dict(
+        expand=16, intermediate_size=40, time_step_rank="auto", use_bias=True, use_conv_bias=False, mixer_rms_eps=1e-3,
+        tie_word_embeddings=False)
+    yield "jamba", "jamba", mixed | dict(
+        num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2,
+        expert_layer_offset=1, mamba_d_state=6, mamba_d_conv=3, mamba_dt_rank=5, mamba_proj_bias=True, pad_token_id=0)
 
 
 def state_spaces(square, mixed):
@@ -637,7 +663,7 @@ def training(model, documents):
         log_probs.append([round(float(x), 6) for x in own])
     gradients = {}
     turned = {f"{name}.weight" for name, m in model.named_modules() if type(m).__name__ == "Conv1D"}
-    turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ in ("GptOssExperts", "Llama4TextExperts")
+    turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ in ("GptOssExperts", "Llama4TextExperts", "AriaExperts")
                for part in ("gate_up_proj", "down_proj")}
     heads = {}
     for name, parameter in model.named_parameters():
@@ -726,7 +752,7 @@ def thin(file):
 
 def recurs(config):
     """Whether blocks walk over texts in chunks."""
-    return any(hasattr(config, key) for key in ("linear_num_key_heads", "mamba_n_heads", "mamba_num_heads", "state_size"))
+    return any(hasattr(config, key) for key in ("linear_num_key_heads", "mamba_n_heads", "mamba_num_heads", "mamba_d_state", "state_size"))
 
 
 def parts_of(config, name, gradient):
@@ -767,7 +793,7 @@ def load(folder, config=None):
     kwargs = {} if config is None else {"config": config}
     own = transformers.AutoConfig.from_pretrained(folder)
     kind = auto(own)
-    if any(hasattr(own.get_text_config(), key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
+    if any(hasattr(own.get_text_config(), key) for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")):
         kwargs["experts_implementation"] = "eager"  # the grouped product does not run in double
     # Falcon's eager attention adds its linear biases twice, alone and in the mask; the one that is used adds them once.
     attention = "sdpa" if getattr(own, "alibi", False) else "eager"
@@ -859,7 +885,10 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
         rows = [*rows, 70]
 
     def ids(count):
-        return torch.randint(3, config.get_text_config().vocab_size, (count,), generator=generator).tolist()
+        text = config.get_text_config()
+        # Tokens of pictures and sound may have no logits.
+        count_of = getattr(text, "output_vocab_size", None) or text.vocab_size
+        return torch.randint(3, count_of, (count,), generator=generator).tolist()
 
     build(config, 100 + index, dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     if name == "qwen3-vl-moe-published":

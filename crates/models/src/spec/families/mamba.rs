@@ -41,7 +41,7 @@ struct SsdDefaults {
 
 const SSD: SsdDefaults = SsdDefaults { heads: 128, head_dim: None, groups: 1, state: 256 };
 
-fn number(r: &Reader<'_>, key: &str, default: usize) -> Result<usize, ModelError> {
+pub(super) fn number(r: &Reader<'_>, key: &str, default: usize) -> Result<usize, ModelError> {
     match r.config.usize(key)? {
         Some(n) if n == 0 || n > MOST => Err(wrong(key, &n.to_string(), "a positive integer, at most 2^24")),
         given => Ok(given.unwrap_or(default)),
@@ -86,6 +86,7 @@ fn ssd(
         norm_before_gate: false,
         scales: [1.0; 5],
         out_scales: [1.0; 2],
+        selective: None,
     })
 }
 
@@ -111,7 +112,7 @@ fn steps_unlimited(r: &Reader<'_>) -> Result<(), ModelError> {
 }
 
 /// Refuses an activation of the convolution but SiLU.
-fn convolves_with_silu(r: &Reader<'_>, key: &str) -> Result<(), ModelError> {
+pub(super) fn convolves_with_silu(r: &Reader<'_>, key: &str) -> Result<(), ModelError> {
     match r.config.str(key)? {
         None | Some("silu" | "swish") => Ok(()),
         Some(other) => {
@@ -121,7 +122,7 @@ fn convolves_with_silu(r: &Reader<'_>, key: &str) -> Result<(), ModelError> {
 }
 
 /// `mamba_expand` times the stream's width.
-fn expanded(r: &Reader<'_>, key: &str) -> Result<usize, ModelError> {
+pub(super) fn expanded(r: &Reader<'_>, key: &str) -> Result<usize, ModelError> {
     Ok(number(r, key, 2)?.saturating_mul(r.positive("hidden_size")?))
 }
 
@@ -152,7 +153,7 @@ fn unknown_kind(got: &str, supported: &'static str) -> ModelError {
 }
 
 /// A block with a state space in place of attention, or with attention.
-fn place(layer: &mut LayerSpec, kind: &str) -> Result<(), ModelError> {
+pub(super) fn place(layer: &mut LayerSpec, kind: &str) -> Result<(), ModelError> {
     match kind {
         "linear_attention" => {
             (layer.ssd, layer.no_attention) = (true, true);
@@ -395,7 +396,7 @@ pub(super) fn mamba2(r: &Reader<'_>) -> Result<Spec, ModelError> {
         initializer_range: 0.1,
         ..LLAMA_DEFAULTS
     };
-    let mut spec = Spec { names: names::MAMBA2, ..r.spec(&defaults)? };
+    let mut spec = Spec { names: names::MAMBA, ..r.spec(&defaults)? };
     spec.ropes = Vec::new();
     // A text may be of any length.
     spec.max_positions = r.config.usize("max_position_embeddings")?.unwrap_or(1 << 20);

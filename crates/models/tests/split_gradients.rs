@@ -212,7 +212,7 @@ fn gradients_of_lora_with_biases_and_saved_modules_equal_one_rank_s_in_every_fam
         let last = |module: &str| module.rsplit('.').next().unwrap().to_owned();
         let mut saved = vec![last(spec.names.embed), last(spec.names.head)];
         if spec.norm.has_weight() {
-            saved.push(last(spec.names.norm));
+            saved.push(last(if spec.final_norm { spec.names.norm } else { spec.names.mlp_post_norm }));
             let first =
                 if spec.layout.is_pre() { spec.names.attention_norm } else { spec.names.attention_post_norm };
             saved.push(last(first));

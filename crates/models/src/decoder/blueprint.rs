@@ -644,7 +644,14 @@ impl Blueprint {
             let weight = b.add(format!("{module}.weight"), &[rows, width], Role::Embedding)?;
             Ok::<_, ModelError>(Layer::new(place, weight, None))
         };
-        let embed = table(&mut b, Place::Embedding, names.embed, spec.vocab, spec.ends)?;
+        if spec.tied && spec.embeddings != spec.vocab {
+            return Err(ModelError::Unsupported {
+                key: "tie_word_embeddings".to_owned(),
+                got: format!("true, with {} embeddings and {} logits", spec.embeddings, spec.vocab),
+                supported: "false where there are more embeddings than logits",
+            });
+        }
+        let embed = table(&mut b, Place::Embedding, names.embed, spec.embeddings, spec.ends)?;
         if spec.part && spec.output == Output::Score {
             return Err(ModelError::Unsupported {
                 key: "model_type".to_owned(),

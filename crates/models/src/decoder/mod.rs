@@ -344,7 +344,7 @@ impl Decoder {
             let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
             Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard, 0)?)
         };
-        let split = &self.shard.vocab;
+        let split = &self.shard.embeddings;
         let mut x = self.looked_up((&self.embed, names.embed, split), ids, pass, rows)?;
         if self.projections.is_some() {
             x = self.projected(0, noisy(x)?, pass, rows, linears)?;

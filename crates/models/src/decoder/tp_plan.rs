@@ -109,6 +109,8 @@ pub struct Parallel {
     /// A shared expert's width.
     shared: Option<Split>,
     vocab: Split,
+    /// Tokens that have an embedding.
+    embeddings: Split,
     /// Tokens that have inputs of blocks.
     tokens_with_inputs: Split,
     /// The channels of convolutions.
@@ -364,6 +366,7 @@ impl Parallel {
         }
         let layouts = of_all(layouts, &blueprint.registry)?;
         let shared = shared.map(|shared| Split::balanced(shared.intermediate, ranks)).transpose()?;
+        let embeddings = Split::balanced(spec.embeddings, ranks)?;
         let tokens_with_inputs =
             Split::balanced(spec.per_layer.map_or(spec.vocab, |given| given.tokens), ranks)?;
         let head = spec.names.head;
@@ -372,6 +375,7 @@ impl Parallel {
             layouts,
             shared,
             vocab,
+            embeddings,
             tokens_with_inputs,
             channels,
             experts,
@@ -544,6 +548,7 @@ impl Parallel {
             heads: own.q.len(),
             kv_heads: own.kv.len(),
             vocab: self.vocab.clone(),
+            embeddings: self.embeddings.clone(),
             tokens_with_inputs: self.tokens_with_inputs.clone(),
             first_head: own.q.start,
             first_o: first(&heads.q(spec.value_dim())),
@@ -671,6 +676,8 @@ pub(crate) struct Shard {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) vocab: Split,
+    /// Rows of the embedding.
+    pub(crate) embeddings: Split,
     /// Rows of the table of blocks' inputs.
     pub(crate) tokens_with_inputs: Split,
     /// Per column of this rank's keys, one over the ranks that have it.
@@ -701,6 +708,7 @@ impl Shard {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             vocab: Split::whole(spec.vocab),
+            embeddings: Split::whole(spec.embeddings),
             tokens_with_inputs: Split::whole(spec.per_layer.map_or(spec.vocab, |given| given.tokens)),
             key_shares: Arc::new(vec![1.0; spec.kv_heads * spec.head_dim]),
             first_head: 0,

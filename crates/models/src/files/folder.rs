@@ -530,9 +530,19 @@ impl ModelFolder {
         all.any(|module| names.in_files(&format!("{module}.")).any(|name| tensor.starts_with(&name)))
     }
 
+    /// Whether a tensor belongs to a block that text passes by.
+    fn is_of_passed_block(&self, tensor: &str) -> bool {
+        let names = &self.spec.names;
+        let passed = |own: &LayerSpec| own.no_attention && own.no_feed_forward && !own.ssd;
+        let mut blocks = self.spec.layers.iter().enumerate().filter(|(_, own)| passed(own));
+        blocks.any(|(layer, _)| {
+            names.in_files(&format!("{}.", names.block(layer))).any(|name| tensor.starts_with(&name))
+        })
+    }
+
     /// Whether a tensor of the files only stays as it is: of a vision tower, of a projector, xIELU's constants.
     fn is_of_another_part(&self, tensor: &str) -> bool {
-        self.spec.part && !self.spec.names.has(tensor)
+        self.spec.part && (!self.spec.names.has(tensor) || self.is_of_passed_block(tensor))
             || self.spec.xielu && CONSTANTS.iter().any(|c| tensor.ends_with(c.0))
     }
 

@@ -27,20 +27,22 @@ use crossed::{
 };
 use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, vaultgemma};
 use gpt::{
-    biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
+    biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, openai_gpt, opt,
+    persimmon, xglm,
 };
 use granite::{granite_swa, granitemoe_swa};
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
-    apertus, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax, internlm2,
-    internlm3, iquestcoder, jais2, llama, minicpm, ministral, ministral3, mistral, nanochat, nemotron, phi3,
-    seed_oss, smollm3,
+    apertus, apertus1p5, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax,
+    internlm2, internlm3, iquestcoder, jais2, llama, minicpm, ministral, ministral3, mistral, nanochat,
+    nemotron, phi3, seed_oss, smollm3,
 };
 use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
 use mixtures::{
-    afmoe, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss,
-    granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
+    afmoe, aria_text, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite,
+    gpt_oss, granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
+    sarvam_mla,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -168,12 +170,14 @@ static FAMILIES: &[Entry] = &[
     family("gpt_neo", "GPTNeo", gpt_neo),
     family("gpt_bigcode", "GPTBigCode", gpt_bigcode),
     Entry { model_type: "gpt2", class: "GPT2", head_class: "LMHeadModel", read: gpt2 },
+    Entry { model_type: "openai-gpt", class: "OpenAIGPT", head_class: "LMHeadModel", read: openai_gpt },
     family("bloom", "Bloom", bloom),
     family("mpt", "Mpt", mpt),
     family("persimmon", "Persimmon", persimmon),
     family("biogpt", "BioGpt", biogpt),
     family("vaultgemma", "VaultGemma", vaultgemma),
     family("apertus", "Apertus", apertus),
+    family("apertus1p5_text", "Apertus1p5Text", apertus1p5),
     family("codegen", "CodeGen", codegen),
     family("xglm", "XGLM", xglm),
     family("cwm", "Cwm", cwm),
@@ -227,6 +231,8 @@ static FAMILIES: &[Entry] = &[
     family("deepseek_v2", "DeepseekV2", deepseek_v2),
     family("deepseek_v3", "DeepseekV3", deepseek_v3),
     family("kimi_k2", "DeepseekV3", deepseek_v3),
+    family("aria_text", "AriaText", aria_text),
+    family("sarvam_mla", "DeepseekV3", sarvam_mla),
     family("llama4", "Llama4", text_part),
     family("gemma3", "Gemma3", text_part),
     family("gemma3n", "Gemma3n", text_part),
@@ -282,6 +288,10 @@ static FAMILIES: &[Entry] = &[
     family("qwen3_omni_moe_thinker", "Qwen3OmniMoeThinker", text_part),
     family("qwen2_5_omni", "Qwen2_5Omni", text_part),
     family("qwen3_omni_moe", "Qwen3OmniMoe", text_part),
+    family("mllama", "Mllama", text_part),
+    family("aria", "Aria", text_part),
+    family("phi4_multimodal", "Phi4Multimodal", text_part),
+    family("apertus1p5", "Apertus1p5", text_part),
     family("qwen2_audio", "Qwen2Audio", text_part),
     family("qwen3_asr", "Qwen3ASR", text_part),
     family("voxtral", "Voxtral", text_part),

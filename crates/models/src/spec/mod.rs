@@ -437,6 +437,8 @@ pub struct Spec {
     pub names: Names,
     /// Rows of the embedding.
     pub vocab: usize,
+    /// Tokens that have an embedding: more than the head has rows where pictures and sound have some (Llama 3.2 Vision, Apertus 1.5).
+    pub embeddings: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width of the embedding and of what the head reads; where it is not the stream's, layers stand between (OPT-350m).

@@ -256,6 +256,15 @@ pub(crate) const QWEN_VL: Inner =
 /// LFM2's.
 pub(crate) const LFM2_VL: Inner = Inner { norm: "model.language_model.embedding_norm", ..LANGUAGE_MODEL };
 
+/// Phi-4-multimodal's: under the decoder's own names.
+pub(crate) const MODEL: Inner = Inner {
+    embed: "model.embed_tokens",
+    layers: "model.layers",
+    norm: "model.norm",
+    other_spellings: &[],
+    ..LANGUAGE_MODEL
+};
+
 /// Fuyu's, whose decoder is Persimmon's.
 pub(crate) const FUYU: Inner = Inner { norm: "model.language_model.final_layernorm", ..LANGUAGE_MODEL };
 
@@ -490,6 +499,22 @@ pub(crate) const DEEPSEEK_LITE: Names =
 /// gpt-oss'.
 pub(crate) const GPT_OSS: Names =
     Names { experts: ExpertNames { router: "mlp.router", files: ExpertFiles::Turned, ..QWEN_MOE }, ..LLAMA };
+
+/// Aria's.
+pub(crate) const ARIA: Names = Names {
+    experts: ExpertNames {
+        router: "mlp.router",
+        shared_up: UpNames::Gated(["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"]),
+        shared_down: "mlp.shared_experts.down_proj",
+        files: ExpertFiles::Turned,
+        ..QWEN_MOE
+    },
+    other_parts: &[
+        (".mlp.experts.gate_up_proj", ".mlp.experts.fc1.weight"),
+        (".mlp.experts.down_proj", ".mlp.experts.fc2.weight"),
+    ],
+    ..LLAMA
+};
 
 /// Llama 4's.
 pub(crate) const LLAMA4: Names = Names {
@@ -782,6 +807,17 @@ pub(crate) const FALCON: Names = Names {
 /// GPT-2's, whose matrices are `[in, out]`.
 pub(crate) const GPT2: Names = Names { turned: true, ..GPT_BIGCODE };
 
+/// GPT's: norms after the sums.
+pub(crate) const OPENAI_GPT: Names = Names {
+    embed: "transformer.tokens_embed",
+    positions: "transformer.positions_embed",
+    attention_norm: "",
+    attention_post_norm: "ln_1",
+    mlp_norm: "",
+    mlp_post_norm: "ln_2",
+    ..GPT2
+};
+
 /// BLOOM's.
 pub(crate) const BLOOM: Names = Names {
     embed_norm: "transformer.word_embeddings_layernorm",
@@ -951,15 +987,12 @@ impl Names {
         let other =
             |&(own, theirs): &(&str, &str)| parameter.strip_prefix(own).map(|rest| format!("{theirs}{rest}"));
         let own = std::iter::once(parameter.to_owned());
-        let in_parts = || {
-            self.other_parts
-                .iter()
-                .fold(parameter.to_owned(), |name, (own, theirs)| name.replace(own, theirs))
+        let in_parts = |name: String| {
+            self.other_parts.iter().fold(name, |name, (own, theirs)| name.replace(own, theirs))
         };
-        let by_parts = (!self.other_parts.is_empty()).then(in_parts);
-        own.chain(self.of_mixture_in_files(parameter))
-            .chain(self.other_spellings.iter().filter_map(other))
-            .chain(by_parts)
+        let spelled = || self.other_spellings.iter().filter_map(other);
+        let by_parts = own.clone().chain(spelled()).filter(|_| !self.other_parts.is_empty()).map(in_parts);
+        own.chain(self.of_mixture_in_files(parameter)).chain(spelled()).chain(by_parts)
     }
 
     /// Whether a tensor of the files is the decoder's own, of whichever spelling: in a model of several parts the others

@@ -231,6 +231,31 @@ pub(super) fn gpt2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// GPT: GPT-2 with norms after the sums, and none at the end.
+pub(super) fn openai_gpt(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = four_times_wide(renamed(r.config, &GPT_KEYS));
+    let r = Reader { config: &config, family: r.family };
+    let activation = match config.str("afn")? {
+        None | Some("gelu") => "gelu_new",
+        Some("relu") => "relu",
+        Some("silu" | "swish") => "silu",
+        Some(other) => {
+            return Err(ModelError::Unsupported {
+                key: "afn".to_owned(),
+                got: other.to_owned(),
+                supported: "gelu, relu, silu, swish",
+            });
+        }
+    };
+    let defaults = Defaults { activation, tied: true, max_positions: 512, ..LLAMA_DEFAULTS };
+    let mut spec = gpt_spec(&r, &defaults)?;
+    spec.names = names::OPENAI_GPT;
+    (spec.layout, spec.final_norm) = (BlockLayout::AfterSum, false);
+    (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (true, true, true);
+    learned(&mut spec, 0);
+    Ok(spec)
+}
+
 pub(super) fn bloom(r: &Reader<'_>) -> Result<Spec, ModelError> {
     r.only("apply_residual_connection_post_layernorm", false)?;
     let keys =

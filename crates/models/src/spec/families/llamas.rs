@@ -459,6 +459,17 @@ pub(super) fn apertus(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// Apertus 1.5: the head may leave out tokens of pictures and sound.
+pub(super) fn apertus1p5(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut spec = apertus(r)?;
+    spec.vocab = r.positive_or("output_vocab_size", spec.vocab)?;
+    if spec.vocab > spec.embeddings {
+        let got = format!("{} of {} tokens", spec.vocab, spec.embeddings);
+        return Err(wrong("output_vocab_size", &got, "at most vocab_size"));
+    }
+    Ok(spec)
+}
+
 pub(super) fn cwm(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut config = r.config.clone();
     if config.get("rope_parameters").or_else(|| config.get("rope_scaling")).is_none() {

@@ -853,6 +853,45 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// Aria's decoder: Llama with a mixture and feed-forwards that every token goes through in every block.
+pub(super) fn aria_text(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let keys = [("num_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_topk")];
+    let config = super::reader::renamed(r.config, &keys);
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = super::llamas::llama(r)?;
+    spec.names = names::ARIA;
+    let width = r.positive_or("intermediate_size", 4096)?;
+    let own = MixtureDefaults { width, renormalise: Some(true), balance: 0.0, ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    let shared = r.positive_or("moe_num_shared_experts", 2)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.balance = None;
+        let got = || wrong("moe_num_shared_experts", &shared.to_string(), "a positive integer");
+        let intermediate = shared.checked_mul(width).filter(|&n| n <= MOST_WIDTH).ok_or_else(got)?;
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
+/// Sarvam 105B: DeepSeek-V3 with other defaults, and published under other keys.
+pub(super) fn sarvam_mla(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let keys = [("n_routed_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")];
+    let mut config = with_defaults(
+        &super::reader::renamed(r.config, &keys),
+        json!({"vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
+            "num_attention_heads": 64, "num_key_value_heads": null, "q_lora_rank": null, "n_routed_experts": 128, "n_group": 1,
+            "topk_group": 1, "first_k_dense_replace": 1}),
+    );
+    // The same rule by another word.
+    if let Some(rope) = config.json.get_mut("rope_scaling").and_then(Value::as_object_mut)
+        && ["type", "rope_type"].iter().any(|key| rope.get(*key) == Some(&json!("deepseek_yarn")))
+    {
+        rope.remove("type");
+        rope.insert("rope_type".to_owned(), json!("yarn"));
+    }
+    deepseek_v3(&Reader { config: &config, family: r.family })
+}
+
 /// GLM-4.7-Flash: DeepSeek-V3 with other defaults, which says block by block what is a mixture.
 pub(super) fn glm4_moe_lite(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let config = with_defaults(

@@ -11,10 +11,10 @@ use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::names::{
-    self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QIANFAN_OCR, QWEN_VL, TEXT_MODEL,
-    THINKER,
+    self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, MODEL, QIANFAN_OCR, QWEN_VL,
+    TEXT_MODEL, THINKER,
 };
-use crate::spec::{Pairs, QkNorm, Spec, wrong};
+use crate::spec::{LayerSpec, Pairs, QkNorm, Spec, wrong};
 
 /// How a model of several parts holds its decoder.
 struct Whole {
@@ -119,6 +119,10 @@ static WHOLES: &[Whole] = &[
         within: Some("thinker_config"),
         ..whole("qwen3_omni_moe", Text::Own(qwen3_omni_moe), &THINKER, OWN_HEAD)
     },
+    whole("phi4_multimodal", Text::Own(phi4_multimodal), &MODEL, OWN_HEAD),
+    whole("aria", Text::Any("aria_text"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("mllama", Text::Own(mllama), &LANGUAGE_MODEL, NEVER),
+    whole("apertus1p5", Text::Any("apertus1p5_text"), &LANGUAGE_MODEL, NEVER),
     whole("qwen2_audio", Text::Any("qwen2"), &LANGUAGE_MODEL, NEVER),
     whole("qwen3_asr", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
     whole("voxtral", Text::Any("llama"), &LANGUAGE_MODEL, NEVER),
@@ -132,7 +136,7 @@ static WHOLES: &[Whole] = &[
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 21] = [
+const SIZES: [(&str, [u64; 5]); 23] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
@@ -153,6 +157,8 @@ const SIZES: [(&str, [u64; 5]); 21] = [
     ("deepseek_v3", [129_280, 7168, 18_432, 61, 128]),
     ("hyperclovax", [32_000, 4096, 11_008, 32, 32]),
     ("granite", [32_000, 4096, 11_008, 32, 32]),
+    ("aria_text", [32_000, 4096, 4096, 32, 32]),
+    ("apertus1p5_text", [266_752, 4096, 14_336, 32, 32]),
     ("persimmon", [262_144, 4096, 16_384, 36, 64]),
 ];
 const SIZE_KEYS: [&str; 5] =
@@ -264,6 +270,39 @@ fn glm_ocr(r: &Reader<'_>) -> Result<Spec, ModelError> {
         });
     }
     spec.qkv_bias = false;
+    Ok(spec)
+}
+
+/// Phi-4-multimodal's: Phi-4-mini's.
+fn phi4_multimodal(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"vocab_size": 200_064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072, "pad_token_id": 199_999}),
+    );
+    super::llamas::phi3(&Reader { config: &config, family: r.family })
+}
+
+/// Llama 3.2 Vision's: Llama's, whose blocks that look at pictures text passes by.
+fn mllama(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 40,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072,
+            "rope_theta": 500_000.0, "pad_token_id": 128_004, "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}),
+    );
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = r.spec(&LLAMA_DEFAULTS)?;
+    // Those of pictures have no logits.
+    spec.embeddings += 8;
+    let looking = config.get("cross_attention_layers").unwrap_or(&Value::Null);
+    let numbers =
+        looking.as_array().and_then(|all| all.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
+    let numbers = numbers
+        .ok_or_else(|| wrong("cross_attention_layers", &looking.to_string(), "a list of blocks' numbers"))?;
+    for (_, layer) in spec.layers.iter_mut().enumerate().filter(|(at, _)| numbers.contains(&(*at as u64))) {
+        *layer = LayerSpec { no_attention: true, no_feed_forward: true, ..LayerSpec::default() };
+    }
     Ok(spec)
 }
 

@@ -104,6 +104,7 @@ impl Reader<'_> {
             family: self.family,
             names: LLAMA,
             vocab: self.positive("vocab_size")?,
+            embeddings: self.positive("vocab_size")?,
             hidden,
             ends: hidden,
             intermediate: self.positive("intermediate_size")?,

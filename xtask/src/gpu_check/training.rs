@@ -67,8 +67,8 @@ struct Case {
 enum Work {
     /// The first rows of the example's data, cut to one length, by a method's words.
     Short(&'static [&'static str]),
-    /// The same rows, by a mixture of experts whose weights are drawn.
-    Mixture(&'static [&'static str]),
+    /// The same rows, by one of the models whose weights are drawn ([`drawn`]).
+    Drawn(&'static str, &'static [&'static str]),
     /// A file of options, as it is shipped but for [`BRIEFLY`].
     File(&'static str),
 }
@@ -117,7 +117,8 @@ const QLORA: Work = Work::Short(&[
     "--use_bnb_nested_quant",
     "true",
 ]);
-const MIXTURE: Work = Work::Mixture(&["--random_weights", "true", "--router_aux_loss_coef", "0.05"]);
+const MIXTURE: Work = Work::Drawn("mixture", &["--random_weights", "true", "--router_aux_loss_coef", "0.05"]);
+const SCANS: Work = Work::Drawn("scans", &["--random_weights", "true"]);
 const EXAMPLE: Work = Work::File("examples/sft-lora.yaml");
 const ALONE: &[&str] = &[];
 const STAGE_3: &[&str] = &["--zero_stage", "3"];
@@ -127,7 +128,7 @@ const fn case(name: &'static str, work: Work, dtype: &'static str, layout: &'sta
     Case { name, work, dtype, layout, processes: false }
 }
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 18] = [
     case("LoRA, f32", LORA, "float32", ALONE),
     case("full, f32", FULL, "float32", ALONE),
     case("LoRA, bf16", LORA, "bfloat16", ALONE),
@@ -143,6 +144,8 @@ const CASES: [Case; 16] = [
     case("mixture, f32", MIXTURE, "float32", ALONE),
     case("mixture, bf16", MIXTURE, "bfloat16", ALONE),
     case("mixture, f32, tensor parallel, two devices", MIXTURE, "float32", TENSOR_PARALLEL),
+    case("selective scans, f32", SCANS, "float32", ALONE),
+    case("selective scans, bf16", SCANS, "bfloat16", ALONE),
     case("examples/sft-lora.yaml", EXAMPLE, "float32", ALONE),
 ];
 
@@ -203,7 +206,7 @@ impl Trainings<'_> {
                 return words.map(OsString::from).collect();
             }
             Work::Short(method) => (self.root.join(BASE), method),
-            Work::Mixture(method) => (self.folder.join("mixture"), method),
+            Work::Drawn(model, method) => (self.folder.join(model), method),
         };
         let mut words: Vec<OsString> = vec!["sft".into(), "--model_name_or_path".into(), base.into()];
         words.push("--dataset_name".into());
@@ -315,7 +318,7 @@ impl Trainings<'_> {
         let traced = StepCounts::traced(&whole, &one, STEPS - 1)?;
         // Rows of a file are of many lengths; its plan is of the longest.
         let planned = match case.work {
-            Work::Short(_) | Work::Mixture(_) => Some(self.planned(case)?),
+            Work::Short(_) | Work::Drawn(..) => Some(self.planned(case)?),
             Work::File(_) => None,
         };
         let (off, same) = (difference(&first.0, &expected), first == again);
@@ -344,8 +347,23 @@ fn last_loss(figures: &Figures) -> f64 {
     figures.last().and_then(|step| step.first()).copied().unwrap_or(f64::NAN)
 }
 
-/// A folder of the example's tokenizer and a mixture of experts, without weights.
-fn write_mixture(base: &Path, folder: &Path) -> Result<()> {
+/// What models whose weights are drawn have in place of the example's: a mixture of experts, and Falcon-Mamba's scans.
+fn drawn() -> [(&'static str, Value); 2] {
+    let mixture = serde_json::json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "initializer_range": 0.05,
+    });
+    let scans = serde_json::json!({
+        "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba", "hidden_size": 48, "num_hidden_layers": 2,
+        "intermediate_size": 96, "state_size": 16, "time_step_rank": 5, "layer_norm_epsilon": 1e-5, "initializer_range": 0.1,
+    });
+    [("mixture", mixture), ("scans", scans)]
+}
+
+/// A folder of the example's tokenizer and a model of other words in its configuration, without weights.
+fn write_drawn(base: &Path, folder: &Path, own: &Value) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
         fs::copy(base.join(name), folder.join(name)).with_context(|| name.to_owned())?;
@@ -353,12 +371,6 @@ fn write_mixture(base: &Path, folder: &Path) -> Result<()> {
     let file = base.join("config.json");
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let mut config: Value = serde_json::from_str(&text)?;
-    let own = serde_json::json!({
-        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 48, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
-        "initializer_range": 0.05,
-    });
     for (key, value) in own.as_object().into_iter().flatten() {
         config[key] = value.clone();
     }
@@ -376,7 +388,9 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
     // Files of options name what lies beside them by paths from the repository's root.
     fake_driver::link(&root.join("examples"), &machine.output, &["examples"])?;
     fs::write(&data, whole.lines().take(ROWS).map(|row| format!("{row}\n")).collect::<String>())?;
-    write_mixture(&root.join(BASE), &folder.join("mixture"))?;
+    for (name, own) in drawn() {
+        write_drawn(&root.join(BASE), &folder.join(name), &own)?;
+    }
     let trainings = Trainings { root, machine, program, data, folder };
     let wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str()));
     let mut table =

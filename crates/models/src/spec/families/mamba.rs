@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::mixtures::{granite_experts, nemotron_experts};
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::{LayerSpec, Spec, SsdSpec, names, wrong};
@@ -374,24 +374,17 @@ pub(super) fn nemotron_h(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 const MAMBA2: Keys = Keys { heads: "num_heads", head_dim: "head_dim", state: "state_size", ..MIXER };
 
-/// Mamba-2: state spaces alone.
-pub(super) fn mamba2(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    let mut config = r.config.clone();
-    for (key, default) in
-        [("hidden_size", 4096), ("vocab_size", 32_768), ("num_hidden_layers", 64), ("num_heads", 128)]
-    {
-        config.json.entry(key).or_insert(json!(default));
-    }
-    // There are neither attention nor feed-forwards; ranks are counted by heads.
-    let heads = config.get("num_heads").cloned().unwrap_or_default();
-    let mut sizes = renamed(&config, &[("intermediate_size", "hidden_size")]);
-    sizes.json.insert("num_attention_heads".to_owned(), heads);
-    let r = &Reader { config: &sizes, family: r.family };
+/// Blocks of one state space each, with neither attention nor feed-forwards: ranks are counted by its `heads`.
+pub(super) fn alone(r: &Reader<'_>, heads: Value, tied: bool) -> Result<Spec, ModelError> {
+    let mut config = renamed(r.config, &[("intermediate_size", "hidden_size")]);
+    config.json.insert("num_attention_heads".to_owned(), heads);
+    let r = &Reader { config: &config, family: r.family };
     let defaults = Defaults {
         reads_head_dim: false,
         head_dim: Some(2),
         norm_eps: 1e-5,
         eps_key: "layer_norm_epsilon",
+        tied,
         pads: false,
         initializer_range: 0.1,
         ..LLAMA_DEFAULTS
@@ -404,6 +397,17 @@ pub(super) fn mamba2(r: &Reader<'_>) -> Result<Spec, ModelError> {
         *layer = LayerSpec { ssd: true, no_attention: true, no_feed_forward: true, ..LayerSpec::default() };
     }
     convolves_with_silu(r, "hidden_act")?;
+    Ok(spec)
+}
+
+/// Mamba-2: state spaces alone.
+pub(super) fn mamba2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"hidden_size": 4096, "vocab_size": 32_768, "num_hidden_layers": 64, "num_heads": 128}),
+    );
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = alone(r, config.get("num_heads").cloned().unwrap_or_default(), false)?;
     let defaults = SsdDefaults { heads: 128, head_dim: Some(64), groups: 8, state: 128 };
     let bias = r.bool("use_bias", false)?;
     let sizes = ssd(r, &MAMBA2, &defaults, Some(expanded(r, "expand")?))?;

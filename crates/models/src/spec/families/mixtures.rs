@@ -586,10 +586,7 @@ pub(super) fn corrected(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Resul
         experts.rule.groups = groups;
         experts.corrected = true;
         experts.balance = None;
-        let intermediate =
-            shared.checked_mul(experts.intermediate).filter(|width| (1..=MOST_WIDTH).contains(width));
-        let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
-        experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
+        experts.shared = Some(shared_experts("n_shared_experts", shared, experts.intermediate)?);
     }
     Ok(())
 }
@@ -770,10 +767,7 @@ pub(super) fn deepseek(
     if let Some(experts) = &mut spec.experts {
         experts.rule.scale = r.f32("routed_scaling_factor", if own.count == 64 { 1.0 } else { 2.5 })?;
         experts.balance = None;
-        let intermediate =
-            shared.checked_mul(experts.intermediate).filter(|width| (1..=MOST_WIDTH).contains(width));
-        let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
-        experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
+        experts.shared = Some(shared_experts("n_shared_experts", shared, experts.intermediate)?);
     }
     Ok(spec)
 }
@@ -853,6 +847,13 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// So many experts of a width that every token goes through, as one.
+fn shared_experts(key: &str, count: usize, width: usize) -> Result<SharedExpert, ModelError> {
+    let intermediate = count.checked_mul(width).filter(|width| (1..=MOST_WIDTH).contains(width));
+    let wrong = || wrong(key, &count.to_string(), "a positive integer");
+    Ok(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false })
+}
+
 /// Aria's decoder: Llama with a mixture and feed-forwards that every token goes through in every block.
 pub(super) fn aria_text(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let keys = [("num_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_topk")];
@@ -866,9 +867,7 @@ pub(super) fn aria_text(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let shared = r.positive_or("moe_num_shared_experts", 2)?;
     if let Some(experts) = &mut spec.experts {
         experts.balance = None;
-        let got = || wrong("moe_num_shared_experts", &shared.to_string(), "a positive integer");
-        let intermediate = shared.checked_mul(width).filter(|&n| n <= MOST_WIDTH).ok_or_else(got)?;
-        experts.shared = Some(SharedExpert { intermediate, gated: false });
+        experts.shared = Some(shared_experts("moe_num_shared_experts", shared, width)?);
     }
     Ok(spec)
 }

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::mamba::{convolves_with_silu, number, place};
+use super::mamba::{alone, convolves_with_silu, expanded, number, place};
 use super::mixtures::{MIXTRAL, MixtureDefaults, mixture};
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, with_defaults};
 use crate::ModelError;
-use crate::spec::{LayerSpec, SelectiveScanSpec, Spec, SsdSpec, names, wrong};
+use crate::spec::{SelectiveScanSpec, Spec, SsdSpec, names, wrong};
 
 /// What families call the sizes of a selective scan.
 struct Keys {
@@ -52,33 +52,13 @@ const MAMBA: Keys = Keys {
 pub(super) fn mamba(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let config =
         with_defaults(r.config, json!({ "vocab_size": 50_280, "hidden_size": 768, "num_hidden_layers": 32 }));
-    let sizes = Reader { config: &config, family: r.family };
+    let r = &Reader { config: &config, family: r.family };
     let width = match r.config.get("intermediate_size") {
         Some(_) => number(r, "intermediate_size", 1)?,
-        None => super::mamba::expanded(&sizes, "expand")?,
+        None => expanded(r, "expand")?,
     };
-    // There are neither attention nor feed-forwards; ranks are counted by channels.
-    let mut config = renamed(&config, &[("intermediate_size", "hidden_size")]);
-    config.json.insert("num_attention_heads".to_owned(), width.into());
-    let r = &Reader { config: &config, family: r.family };
-    let defaults = Defaults {
-        reads_head_dim: false,
-        head_dim: Some(2),
-        norm_eps: 1e-5,
-        eps_key: "layer_norm_epsilon",
-        tied: true,
-        pads: false,
-        initializer_range: 0.1,
-        ..LLAMA_DEFAULTS
-    };
-    let mut spec = Spec { names: names::MAMBA, ..r.spec(&defaults)? };
-    spec.ropes = Vec::new();
-    // A text may be of any length.
-    spec.max_positions = r.config.usize("max_position_embeddings")?.unwrap_or(1 << 20);
-    for layer in &mut spec.layers {
-        *layer = LayerSpec { ssd: true, no_attention: true, no_feed_forward: true, ..LayerSpec::default() };
-    }
-    convolves_with_silu(r, "hidden_act")?;
+    // Each channel is a head.
+    let mut spec = alone(r, width.into(), true)?;
     spec.ssd = Some(scan(r, &MAMBA, width)?);
     Ok(spec)
 }
@@ -148,7 +128,7 @@ pub(super) fn jamba(r: &Reader<'_>) -> Result<Spec, ModelError> {
         spec.experts = None;
     }
     convolves_with_silu(r, "hidden_act")?;
-    spec.ssd = Some(scan(r, &JAMBA, super::mamba::expanded(r, "mamba_expand")?)?);
+    spec.ssd = Some(scan(r, &JAMBA, expanded(r, "mamba_expand")?)?);
     let eps = spec.norm_eps;
     normed(&mut spec, eps, true);
     Ok(spec)

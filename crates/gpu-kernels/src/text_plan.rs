@@ -25,7 +25,7 @@ pub struct TextPlan {
     pub(crate) chunks: usize,
     pub(crate) texts: usize,
     /// Where the words of texts that nothing comes before are, then of those that continue them, and so on, and how many.
-    pub(crate) levels: Vec<Range<usize>>,
+    levels: Vec<Range<usize>>,
     pub(crate) of_children: usize,
     pub(crate) of_chunks: usize,
     /// Whether each text goes on from a state that is given, and leaves it there.
@@ -34,7 +34,27 @@ pub struct TextPlan {
     pub(crate) whole: bool,
 }
 
+/// Texts that are walked together.
+pub(crate) struct Level {
+    /// Where their words are.
+    pub(crate) texts: Range<usize>,
+    /// Whether they go on from a state.
+    pub(crate) begins: bool,
+    /// Whether they may leave one.
+    pub(crate) leaves: bool,
+}
+
 impl TextPlan {
+    /// The levels that have texts, first those that nothing comes before.
+    pub(crate) fn walks(&self) -> impl DoubleEndedIterator<Item = Level> {
+        let level = |(depth, texts): (usize, &Range<usize>)| Level {
+            texts: texts.clone(),
+            begins: self.held || depth > 0,
+            leaves: self.held || depth + 1 < self.levels.len(),
+        };
+        self.levels.iter().enumerate().filter(|(_, texts)| !texts.is_empty()).map(level)
+    }
+
     /// Texts as ranges of `tokens` rows in chunks of `chunk`, each from nothing or from what the one that it continues left
     /// (`parents`, which come before; a text beyond their end has none).
     #[must_use]

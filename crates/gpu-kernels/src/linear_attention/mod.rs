@@ -16,7 +16,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
-use crate::text_plan::TextPlan;
+use crate::text_plan::{Level, TextPlan};
 use tile::{BESIDE, FOURS, SIDE, SLICE, SLICE_PITCH, UNITS};
 
 /// Elements of a key or a value at most.
@@ -259,14 +259,11 @@ impl LinearAttention {
             Walk::Gives(out) => (out, [&none, &none]),
             Walk::Keeps(kept) => (&none, kept),
         };
-        for (depth, level) in plan.levels.iter().enumerate() {
-            if level.is_empty() {
-                continue;
-            }
+        for Level { texts, begins, leaves } in plan.walks() {
             let form = Form {
-                begins: plan.held || depth > 0,
+                begins,
                 held: plan.held,
-                leaves: plan.held || depth + 1 < plan.levels.len(),
+                leaves,
                 keeps: matches!(walk, Walk::Keeps(_)),
                 gives: matches!(walk, Walk::Gives(_)),
                 ..self.form()
@@ -275,7 +272,7 @@ impl LinearAttention {
             unsafe {
                 forward::walk::launch_unchecked(
                     client,
-                    self.cubes(level),
+                    self.cubes(&texts),
                     CubeDim::new_1d(UNITS as u32),
                     address(&[&o.qkv, out, states, left]),
                     o.qkv.arg(1),
@@ -286,7 +283,7 @@ impl LinearAttention {
                     out.arg(1),
                     states.arg(1),
                     learned.arg(1),
-                    self.numbers(plan, o, level.start),
+                    self.numbers(plan, o, texts.start),
                     form,
                 );
             }
@@ -317,16 +314,13 @@ impl LinearAttention {
         let (learned, of_learned) = (empty(tokens * heads * value_dim), empty(tokens * heads * value_dim));
         let [left, of_left] = [(); 2].map(|()| self.states(client, plan.left()));
         self.walk(client, plan, o, (None, &left), Walk::Keeps([&states, &learned]));
-        for (depth, level) in plan.levels.iter().enumerate().rev() {
-            let form = Form { begins: depth > 0, leaves: depth + 1 < plan.levels.len(), ..self.form() };
-            if level.is_empty() {
-                continue;
-            }
+        for Level { texts, begins, leaves } in plan.walks().rev() {
+            let form = Form { begins, leaves, ..self.form() };
             // SAFETY: as in `walk`.
             unsafe {
                 backward::walk_back::launch_unchecked(
                     client,
-                    self.cubes(level),
+                    self.cubes(&texts),
                     CubeDim::new_1d(UNITS as u32),
                     address(&[&o.qkv, dy, &of_states, &of_left]),
                     o.qkv.arg(1),
@@ -336,7 +330,7 @@ impl LinearAttention {
                     of_left.arg(1),
                     of_states.arg(1),
                     of_learned.arg(1),
-                    self.numbers(plan, o, level.start),
+                    self.numbers(plan, o, texts.start),
                     form,
                 );
             }

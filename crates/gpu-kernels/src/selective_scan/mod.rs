@@ -13,7 +13,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
 use crate::sums;
-use crate::text_plan::TextPlan;
+use crate::text_plan::{Level, TextPlan};
 use tile::{CHUNK, LANES, PARTS, PITCH};
 
 /// What the compiler knows of a call.
@@ -216,23 +216,13 @@ impl SelectiveScan {
         gives: bool,
     ) {
         let none = Buffer::empty(client, 1, FloatType::F32);
-        for (depth, level) in plan.levels.iter().enumerate() {
-            if level.is_empty() {
-                continue;
-            }
-            let form = Form {
-                begins: plan.held || depth > 0,
-                held: plan.held,
-                leaves: plan.held || depth + 1 < plan.levels.len(),
-                keeps: !gives,
-                gives,
-                ..self.form()
-            };
+        for Level { texts, begins, leaves } in plan.walks() {
+            let form = Form { begins, held: plan.held, leaves, keeps: !gives, gives, ..self.form() };
             // SAFETY: the kernel reads and writes rows of the plan's texts, and states of them, for which there is room.
             unsafe {
                 walk::scan::launch_unchecked(
                     client,
-                    self.cubes(level.len()),
+                    self.cubes(texts.len()),
                     CubeDim::new_1d(form.units() as u32),
                     address(&[&o.x, states, left]),
                     o.x.arg(1),
@@ -246,7 +236,7 @@ impl SelectiveScan {
                     left.arg(1),
                     y.arg(1),
                     states.arg(1),
-                    level.start,
+                    texts.start,
                     self.channels,
                     form,
                 );
@@ -284,16 +274,13 @@ impl SelectiveScan {
         let [left, of_left] = [(); 2].map(|()| self.state_memory(client, plan.left()));
         let none = Buffer::empty(client, 1, FloatType::F32);
         self.walk(client, plan, o, (None, &left), [&none, &states], false);
-        for (depth, level) in plan.levels.iter().enumerate().rev() {
-            if level.is_empty() {
-                continue;
-            }
-            let form = Form { begins: depth > 0, leaves: depth + 1 < plan.levels.len(), ..self.form() };
+        for Level { texts, begins, leaves } in plan.walks().rev() {
+            let form = Form { begins, leaves, ..self.form() };
             // SAFETY: as in `walk`.
             unsafe {
                 walk::scan_back::launch_unchecked(
                     client,
-                    self.cubes(level.len()),
+                    self.cubes(texts.len()),
                     CubeDim::new_1d(form.units() as u32),
                     address(&[dy, &of_states, &of_left]),
                     o.steps.arg(1),
@@ -303,7 +290,7 @@ impl SelectiveScan {
                     dy.arg(1),
                     of_left.arg(1),
                     of_states.arg(1),
-                    level.start,
+                    texts.start,
                     plan.of_children,
                     channels,
                     form,

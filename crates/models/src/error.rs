@@ -126,12 +126,12 @@ pub enum ModelError {
         name: String,
     },
     /// A sequence longer than the model can place.
-    #[error(
-        "sequence of {got} tokens exceeds max_position_embeddings {limit}; shorten max_length or the prompt"
-    )]
+    #[error("sequence of {got} tokens exceeds {key} {limit}; shorten max_length or the prompt")]
     TooLong {
         /// Tokens.
         got: usize,
+        /// What says so.
+        key: &'static str,
         /// The model's limit.
         limit: usize,
     },

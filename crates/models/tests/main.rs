@@ -15,6 +15,7 @@ mod fp8;
 mod frozen_below;
 mod generation;
 mod gguf_files;
+mod indexed;
 mod int8_generation;
 mod invocation;
 mod loftq;

@@ -20,7 +20,7 @@ fn answers(folder: &Path) -> Vec<f32> {
 }
 
 /// Types that have what another fixture has: the fixture, and where their files have its decoder, if not where it is there.
-pub(crate) const OF_OTHERS: [(&str, &str, &str); 38] = [
+pub(crate) const OF_OTHERS: [(&str, &str, &str); 39] = [
     ("lfm3_vl", "lfm3", "model.language_model."),
     ("deepseek_vl", "llama", "model.language_model."),
     ("deepseek_vl_hybrid", "llama", "model.language_model."),
@@ -56,6 +56,7 @@ pub(crate) const OF_OTHERS: [(&str, &str, &str); 38] = [
     ("glmga", "glm46v", ""),
     ("kimi_k2", "deepseek-v3", ""),
     ("sarvam_mla", "deepseek-v3", ""),
+    ("deepseek_v32", "glm-moe-dsa", ""),
     ("phi4_multimodal", "phi3", ""),
     ("aria", "aria", "language_model.model."),
     ("apertus1p5", "apertus1p5", "model.language_model."),

@@ -172,10 +172,10 @@ fn gradients_of_lora_on_experts_equal_one_rank_s() {
             let config = LoraConfig::from_json(&format!(
                 r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 6, "init_lora_weights": false,
                 "target_modules": ["{}", "{}"], "target_parameters": [{}]}}"#,
-                if spec.latent.is_some_and(|latent| latent.query_rank.is_some()) {
-                    "q_b_proj"
-                } else {
-                    "q_proj"
+                match spec.latent {
+                    _ if spec.packed() => "query_key_value",
+                    Some(latent) if latent.query_rank.is_some() => "q_b_proj",
+                    _ => "q_proj",
                 },
                 spec.names.o.rsplit('.').next().unwrap(),
                 parameters.join(", ")

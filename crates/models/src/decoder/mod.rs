@@ -340,6 +340,11 @@ impl Decoder {
         noisy: &dyn Fn(AnyTensor) -> Result<AnyTensor, OpsError>,
     ) -> Result<AnyTensor, ModelError> {
         let names = &self.spec.names;
+        if let Some((limit, key)) = self.spec.limit()
+            && let Some(&p) = positions.iter().find(|&&p| p as usize >= limit)
+        {
+            return Err(ModelError::TooLong { got: p as usize + 1, key, limit });
+        }
         let table = |layer: &Layer| -> Result<_, ModelError> {
             let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
             Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard, 0)?)
@@ -356,9 +361,6 @@ impl Decoder {
         let placed = match (&self.positions, self.spec.positions) {
             (Some(layer), Some(learned)) => {
                 let rows: Vec<u32> = positions.iter().map(|p| p + learned.offset as u32).collect();
-                if let Some(&p) = positions.iter().find(|&&p| p as usize >= learned.count) {
-                    return Err(ModelError::TooLong { got: p as usize + 1, limit: learned.count });
-                }
                 let (weight, low_rank) = table(layer)?;
                 Some(embedding(&Arc::new(rows), &weight, low_rank.as_ref())?)
             }

@@ -105,7 +105,7 @@ impl ModelFolder {
         let path = path.as_ref().to_path_buf();
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
-        if spec.part {
+        if spec.part || spec.indexed.is_some() {
             return Err(ModelError::Unsupported {
                 key: "model_type".to_owned(),
                 got: spec.family.model_type().to_owned(),
@@ -540,9 +540,10 @@ impl ModelFolder {
         })
     }
 
-    /// Whether a tensor of the files only stays as it is: of a vision tower, of a projector, xIELU's constants.
+    /// Whether a tensor of the files only stays as it is: of a vision tower, of a projector, of an indexer, xIELU's constants.
     fn is_of_another_part(&self, tensor: &str) -> bool {
-        self.spec.part && (!self.spec.names.has(tensor) || self.is_of_passed_block(tensor))
+        !self.spec.has(tensor)
+            || self.spec.part && self.is_of_passed_block(tensor)
             || self.spec.xielu && CONSTANTS.iter().any(|c| tensor.ends_with(c.0))
     }
 
@@ -731,7 +732,7 @@ impl ModelFolder {
         quantization: Quantization,
         value: impl Fn(&Parameter) -> Result<HostTensor, ModelError>,
     ) -> Result<(), ModelError> {
-        if self.spec.part {
+        if self.spec.part || self.spec.indexed.is_some() {
             return Err(ModelError::Unsupported {
                 key: "model_type".to_owned(),
                 got: self.spec.family.model_type().to_owned(),

@@ -89,7 +89,7 @@ impl<'a> ModelPlan<'a> {
             Tuning::Adapter(adapter) => {
                 let plan = blueprint.attach(&adapter.config, Purpose::Load, model_type)?;
                 let spec = folder.spec();
-                tensors = adapter.load_part(&plan, |module| !spec.part || spec.names.has(module))?;
+                tensors = adapter.load_part(&plan, |module| spec.has(module))?;
                 Some(plan)
             }
         };

@@ -53,7 +53,7 @@ impl<'a> MixedAdapters<'a> {
         if blueprint.outside_blocks(&plan).is_some() {
             return refused("target_modules");
         }
-        let tensors = adapter.load_part(&plan, |module| !spec.part || spec.names.has(module))?;
+        let tensors = adapter.load_part(&plan, |module| spec.has(module))?;
         self.parts.push((plan, tensors));
         Ok(self.parts.len() - 1)
     }

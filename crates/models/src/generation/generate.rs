@@ -210,8 +210,9 @@ impl Decoder {
             return Err(ModelError::EmptyPrompt { row });
         }
         let scaled = self.spec.ropes.iter().any(|rope| rope.kind != RopeKind::Default);
-        if !scaled && got > limit {
-            return Err(ModelError::TooLong { got, limit });
+        let (limit, key) = self.spec.limit().unwrap_or((limit, "max_position_embeddings"));
+        if got > limit && (!scaled || self.spec.limit().is_some()) {
+            return Err(ModelError::TooLong { got, key, limit });
         }
         match prompt.iter().find(|&&id| id as usize >= vocab) {
             Some(&id) => Err(OpsError::Index { op: "embedding", got: id as usize, limit: vocab }.into()),

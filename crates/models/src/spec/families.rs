@@ -9,6 +9,7 @@ mod crossed;
 mod gemma;
 mod gpt;
 mod granite;
+mod indexed;
 mod layer_normed;
 mod lfm;
 mod llamas;
@@ -18,6 +19,7 @@ mod multimodal;
 mod olmo;
 mod qwen;
 mod reader;
+mod remote;
 mod selective_scan;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
@@ -31,6 +33,7 @@ use gpt::{
     persimmon, xglm,
 };
 use granite::{granite_swa, granitemoe_swa};
+use indexed::{deepseek_v32, glm_moe_dsa};
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
@@ -49,6 +52,7 @@ use multimodal::text_part;
 use olmo::{olmo, olmo_hybrid, olmo2, olmo3};
 use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::{MOST_WIDTH, Reader};
+use remote::{bailing_moe, bailing_moe_v2, deepseek_v1, nemotron_nas};
 use selective_scan::{falcon_mamba, jamba, mamba};
 
 use crate::ModelError;
@@ -231,6 +235,12 @@ static FAMILIES: &[Entry] = &[
     family("deepseek_v2", "DeepseekV2", deepseek_v2),
     family("deepseek_v3", "DeepseekV3", deepseek_v3),
     family("kimi_k2", "DeepseekV3", deepseek_v3),
+    family("deepseek_v32", "DeepseekV32", deepseek_v32),
+    family("glm_moe_dsa", "GlmMoeDsa", glm_moe_dsa),
+    family("deepseek", "Deepseek", deepseek_v1),
+    family("bailing_moe", "BailingMoe", bailing_moe),
+    family("bailing_moe_v2", "BailingMoeV2", bailing_moe_v2),
+    family("nemotron-nas", "DeciLM", nemotron_nas),
     family("aria_text", "AriaText", aria_text),
     family("sarvam_mla", "DeepseekV3", sarvam_mla),
     family("llama4", "Llama4", text_part),

@@ -11,7 +11,7 @@ pub(crate) use families::text_config;
 use burnish_core::{Activation, ExpertGate, RouterRule};
 
 use crate::spec::config::CONFIG;
-use crate::spec::names::Names;
+use crate::spec::names::{INDEXER, Names};
 use crate::spec::rope::Rope;
 use crate::{ConfigFile, ModelError};
 
@@ -543,7 +543,10 @@ pub struct Spec {
     pub layer_scalars: bool,
     /// The token whose embedding the lookup does not train.
     pub padding: Option<u32>,
-    /// Longest sequence the configuration names.
+    /// Tokens among which an indexer picks those that one sees (DeepSeek sparse attention, arXiv:2512.02556), and no more than which
+    /// a text has here: every token then sees all before it.
+    pub indexed: Option<usize>,
+    /// Longest sequence the configuration names, or that is computed if that is shorter.
     pub max_positions: usize,
     /// Standard deviation of a fresh initialisation.
     pub initializer_range: f64,
@@ -650,6 +653,12 @@ impl Spec {
         self.latent.map_or(self.head_dim, |latent| latent.value)
     }
 
+    /// Whether a module, or a tensor of the files, is of what is computed here, and of no other part of the model.
+    #[must_use]
+    pub fn has(&self, module: &str) -> bool {
+        (!self.part || self.names.has(module)) && !(self.indexed.is_some() && module.contains(INDEXER))
+    }
+
     /// Whether the feed-forward has a gate.
     #[must_use]
     pub fn gated(&self) -> bool {
@@ -678,6 +687,13 @@ impl Spec {
     #[must_use]
     pub fn ssd_of(&self, layer: usize) -> Option<&SsdSpec> {
         self.ssd.as_ref().filter(|_| self.layers.get(layer).is_some_and(|own| own.ssd))
+    }
+
+    /// The longest sequence that is computed, and the key that says so; none where any length is.
+    #[must_use]
+    pub fn limit(&self) -> Option<(usize, &'static str)> {
+        let learned = self.positions.map(|learned| (learned.count, "max_position_embeddings"));
+        learned.or(self.indexed.map(|picked| (picked, "index_topk")))
     }
 
     /// Whether rotary frequencies change with the length of the sequence.

@@ -319,6 +319,9 @@ pub(crate) const TEXT_MODEL: Inner = Inner {
 pub(crate) const PER_LAYER: [&str; 3] =
     ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"];
 
+/// In the names of what picks the tokens that attention sees.
+pub(crate) const INDEXER: &str = ".self_attn.indexer.";
+
 /// Between the stream and those beside it: into them, and out of them. Each of the others has a layer in both lists.
 pub(crate) const STREAMS: [&str; 2] = ["altup_projections", "altup_unembed_projections"];
 
@@ -365,6 +368,21 @@ pub(crate) const GLM4_MOE: Names = Names {
         ..QWEN_MOE
     },
     ..LLAMA
+};
+
+/// Ling's of before 2.0.
+pub(crate) const BAILING_MOE: Names = Names {
+    embed: "model.word_embeddings",
+    qkv: QkvNames::Packed("attention.query_key_value"),
+    o: "attention.dense",
+    ..GLM4_MOE
+};
+
+/// Ling 2.0's.
+pub(crate) const BAILING_MOE_V2: Names = Names {
+    qk_norms: ["attention.query_layernorm", "attention.key_layernorm"],
+    experts: ExpertNames { correction: "mlp.gate.expert_bias", ..GLM4_MOE.experts },
+    ..BAILING_MOE
 };
 
 /// ERNIE 4.5's mixtures'.

@@ -560,6 +560,11 @@ def more_families():
     yield "jamba", "jamba", mixed | dict(
         num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2,
         expert_layer_offset=1, mamba_d_state=6, mamba_d_conv=3, mamba_dt_rank=5, mamba_proj_bias=True, pad_token_id=0)
+    # What picks tokens is in the files; rows have no more than it picks.
+    yield "glm-moe-dsa", "glm_moe_dsa", mixed | dict(
+        num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2,
+        q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=9, n_group=3, topk_group=2, routed_scaling_factor=1.7,
+        mlp_layer_types=["dense", "sparse"], index_topk=80, index_n_heads=2, index_head_dim=8)
 
 
 def state_spaces(square, mixed):

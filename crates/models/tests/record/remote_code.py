@@ -6,13 +6,17 @@ What each of them computes a class of Transformers computes as well, over tensor
 class is recorded as in `families.py`, and its folder is written in the type's own spelling.
 """
 
+import copy
 import json
+import re
 import sys
 from pathlib import Path
 
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen2_moe import modeling_qwen2_moe
 
 import families
 
@@ -42,7 +46,100 @@ def same(tensors):
     return dict(tensors)
 
 
-def recorded(root, index, name, kind, arguments, tensors, config):
+def renamed(tensors, names):
+    made = {}
+    for name, tensor in tensors.items():
+        for theirs, own in names:
+            name = name.replace(theirs, own)
+        made[name] = tensor
+    return made
+
+
+def packed(tensors):
+    """Queries, keys and values in one matrix, under Ling's names."""
+    made = renamed(tensors, [
+        ("embed_tokens", "word_embeddings"), ("self_attn.o_proj", "attention.dense"), ("self_attn.q_norm", "attention.query_layernorm"),
+        ("self_attn.k_norm", "attention.key_layernorm"), ("gate.e_score_correction_bias", "gate.expert_bias")])
+    for name in [n for n in made if ".self_attn.q_proj." in n]:
+        parts = [made.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+        made[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+    return made
+
+
+def of_granite(tensors):
+    """Ling of before 2.0: Granite's mixtures without factors."""
+    made = renamed(tensors, [
+        ("block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj"), ("block_sparse_moe.output_linear.weight", "mlp.experts.down_proj"),
+        ("block_sparse_moe.experts", "mlp.experts"), ("block_sparse_moe.router.layer", "mlp.gate"), ("block_sparse_moe.router", "mlp.gate"),
+        ("shared_mlp.output_linear", "mlp.shared_experts.down_proj")])
+    for name in [n for n in made if ".shared_mlp.input_linear" in n]:
+        parts = zip(("gate_proj", "up_proj"), made.pop(name).chunk(2))
+        made |= {name.replace("shared_mlp.input_linear", f"mlp.shared_experts.{part}"): piece for part, piece in parts}
+    return packed(made)
+
+
+def by_expert(tensors):
+    """Experts' matrices apart, as files have them."""
+    made = {}
+    for name, tensor in tensors.items():
+        block, stack, part = name.partition(".mlp.experts.")
+        if part not in ("gate_up_proj", "down_proj"):
+            made[name] = tensor
+            continue
+        for at, matrix in enumerate(tensor):
+            parts = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
+            made |= {f"{block}{stack}{at}.{own}.weight": piece for own, piece in parts}
+    return made
+
+
+def of_qwen(tensors):
+    """DeepSeek of before V2: nothing gates what every token goes through."""
+    return renamed({n: t for n, t in tensors.items() if "shared_expert_gate" not in n}, [(".shared_expert.", ".shared_experts.")])
+
+
+class Open(torch.nn.Module):
+    """In place of the gate of an expert that every token goes through: its sigmoid is 1."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1, config.hidden_size))
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight * 0) + 100.0
+
+
+def opened(block):
+    def init(self, config, usual=block.__init__):
+        usual(self, config)
+        self.shared_expert_gate = Open(config)
+    block.__init__ = init
+
+
+class Searched(modeling_llama.LlamaDecoderLayer):
+    """A block of Llama of sizes of its own, or without a part."""
+
+    def __init__(self, config, layer_idx):
+        self.parts = config.block_configs[layer_idx]
+        own = copy.deepcopy(config)
+        attention, ffn = self.parts["attention"], self.parts["ffn"]
+        own.num_key_value_heads = config.num_attention_heads // (attention.get("n_heads_in_group") or 1)
+        width = int(2 * (ffn.get("ffn_mult") or 1) * config.hidden_size / 3)
+        own.intermediate_size = -(-width // 256) * 256
+        super().__init__(own, layer_idx)
+        if attention["no_op"]:
+            del self.self_attn, self.input_layernorm
+        if ffn["no_op"]:
+            del self.mlp, self.post_attention_layernorm
+
+    def forward(self, hidden_states, **kwargs):
+        if not self.parts["attention"]["no_op"]:
+            hidden_states = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)[0]
+        if not self.parts["ffn"]["no_op"]:
+            hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states
+
+
+def recorded(root, index, name, kind, arguments, tensors, config, in_files=same):
     def training(model, documents, usual=families.training):
         train = usual(model, documents)
         gradients = tensors({n: p.grad.double() for n, p in model.named_parameters()})
@@ -58,7 +155,10 @@ def recorded(root, index, name, kind, arguments, tensors, config):
     folder = root / name
     for other in folder.glob("config_*.json"):
         other.unlink()
-    written = tensors(load_file(folder / "model.safetensors"))
+    # None of them has a loss that balances experts.
+    text = (folder / "expected.json").read_text()
+    (folder / "expected.json").write_text(re.sub(r', "balance": \{.*\}\}$', "}", text, flags=re.DOTALL))
+    written = in_files(tensors(load_file(folder / "model.safetensors")))
     save_file({n: t.contiguous() for n, t in written.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config(json.loads((folder / "config.json").read_text())), indent=2) + "\n")
 
@@ -81,6 +181,40 @@ def main():
     recorded(root, 902, "minicpm", "granite", SQUARE | dict(
         tie_word_embeddings=True, embedding_multiplier=12.0, residual_multiplier=0.7, logits_scaling=1.6, attention_multiplier=8 ** -0.5),
         same, of_minicpm)
+    mixed = SQUARE | dict(hidden_size=24, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False)
+    recorded(root, 903, "bailing-moe", "granitemoeshared", mixed | dict(
+        intermediate_size=8, shared_intermediate_size=16, num_local_experts=5, num_experts_per_tok=2, attention_multiplier=12 ** -0.5), of_granite,
+        lambda c: {k: v for k, v in c.items() if k not in ("num_local_experts", "shared_intermediate_size", "router_aux_loss_coef")
+                   and not k.endswith(("_multiplier", "_scaling"))}
+        | dict(model_type="bailing_moe", architectures=["BailingMoeForCausalLM"], num_experts=5, num_shared_experts=2, moe_intermediate_size=8,
+               intermediate_size=44, norm_topk_prob=True, use_bias=False, use_qkv_bias=False, norm_head=False, first_k_dense_replace=0),
+        by_expert)
+    recorded(root, 904, "bailing-moe-v2", "glm4_moe", mixed | dict(
+        moe_intermediate_size=8, intermediate_size=20, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, n_group=3, topk_group=2,
+        routed_scaling_factor=2.5, first_k_dense_replace=1, use_qk_norm=True, head_dim=12, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 600000.0, "partial_rotary_factor": 0.5}), packed,
+        lambda c: {k: v for k, v in c.items() if k not in ("n_routed_experts", "n_shared_experts", "rope_parameters", "num_nextn_predict_layers")}
+        | dict(model_type="bailing_moe_v2", architectures=["BailingMoeV2ForCausalLM"], num_experts=6, num_shared_experts=1,
+               rope_theta=600000, partial_rotary_factor=0.5, rope_scaling=None, score_function="sigmoid", moe_router_enable_expert_bias=True,
+               use_bias=False, use_qkv_bias=False, use_rmsnorm=True, num_nextn_predict_layers=0))
+    opened(modeling_qwen2_moe.Qwen2MoeSparseMoeBlock)
+    recorded(root, 905, "deepseek-moe", "qwen2_moe", mixed | dict(
+        moe_intermediate_size=8, shared_expert_intermediate_size=16, intermediate_size=20, num_experts=6, num_experts_per_tok=2, qkv_bias=False,
+        norm_topk_prob=False, mlp_only_layers=[0]), of_qwen,
+        lambda c: {k: v for k, v in c.items() if k not in ("num_experts", "shared_expert_intermediate_size", "mlp_only_layers", "qkv_bias",
+                                                           "decoder_sparse_step", "layer_types", "router_aux_loss_coef")}
+        | dict(model_type="deepseek", architectures=["DeepseekForCausalLM"], n_routed_experts=6, n_shared_experts=2, first_k_dense_replace=1,
+               moe_layer_freq=1, scoring_func="softmax", aux_loss_alpha=0.001, seq_aux=True))
+    modeling_llama.LlamaDecoderLayer = Searched
+    families.OLD = ()  # with gradients
+    attends = dict(n_heads_in_group=2, no_op=False, num_sink_tokens=None, replace_with_linear=False, sparsify=None, unshifted_sink=False,
+                   use_prefill_window_in_sink_attention=False, window_length=None)
+    feeds = dict(ffn_mult=5.25, no_op=False, replace_with_linear=False, sparsify=None)
+    skips, rests = dict(attends, n_heads_in_group=None, no_op=True), dict(feeds, ffn_mult=None, no_op=True)
+    recorded(root, 906, "nemotron-nas", "llama", SQUARE | dict(
+        hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=3, tie_word_embeddings=False, block_configs=[
+            dict(attention=attends, ffn=rests), dict(attention=skips, ffn=feeds), dict(attention=dict(attends, n_heads_in_group=1), ffn=feeds)]),
+        same, lambda c: c | dict(model_type="nemotron-nas", architectures=["DeciLMForCausalLM"], intermediate_size=None, num_key_value_heads=None))
 
 
 if __name__ == "__main__":

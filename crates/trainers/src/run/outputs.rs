@@ -125,7 +125,7 @@ impl Rank<'_> {
         }
         let stop = setup.stop_tokens()?;
         // A table of learned positions ends.
-        let room = setup.folder.spec().positions.map_or(usize::MAX, |learned| learned.count - ids.len());
+        let room = setup.folder.spec().limit().map_or(usize::MAX, |(limit, _)| limit - ids.len());
         let max_new_tokens = SAMPLE_TOKENS.min(room);
         let settings = Generation { max_new_tokens, stop, ..Generation::default() };
         let prompts = std::slice::from_ref(&ids);

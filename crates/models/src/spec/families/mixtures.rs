@@ -848,7 +848,7 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 /// So many experts of a width that every token goes through, as one.
-fn shared_experts(key: &str, count: usize, width: usize) -> Result<SharedExpert, ModelError> {
+pub(super) fn shared_experts(key: &str, count: usize, width: usize) -> Result<SharedExpert, ModelError> {
     let intermediate = count.checked_mul(width).filter(|width| (1..=MOST_WIDTH).contains(width));
     let wrong = || wrong(key, &count.to_string(), "a positive integer");
     Ok(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false })

@@ -156,6 +156,7 @@ impl Reader<'_> {
             altup: None,
             layer_scalars: false,
             padding: if defaults.pads { self.padding(defaults.pad_token)? } else { None },
+            indexed: None,
             max_positions,
             initializer_range: config.f64("initializer_range")?.unwrap_or(defaults.initializer_range),
         })

@@ -91,7 +91,7 @@ pub use linear::{
     linears_forward, linears_unread, scale_columns, squared_column_norms, squared_row_norms,
 };
 pub use linear_attention::{
-    LinearAttention, LinearAttentionGrad, LinearAttentionShape, STATE_DIM, linear_attention_backward,
+    Decays, LinearAttention, LinearAttentionGrad, LinearAttentionShape, STATE_DIM, linear_attention_backward,
     linear_attention_forward,
 };
 pub use muon::{

@@ -1,12 +1,13 @@
 //! Linear attention backward.
 
+use super::channels;
 use super::chunk::{
-    CHUNK, Chunk, ChunkHead, Heads, PAIRS, Room, chunks, cut, load_state, runs, state_len, state_row,
-    store_state, total, whole,
+    CHUNK, Chunk, ChunkHead, Factors, Heads, PAIRS, Room, chunks, cut, load_state, runs, state_len,
+    state_row, store_state, total, whole,
 };
 use super::product::{Second, Target, lower, lower_tn, product, product_tn, scores, solve_tn, transposed};
-use super::rows::{PairGrads, dots, pair_grads, scale, scaled};
-use super::shape::{Family, LinearAttention};
+use super::rows::{PairGrads, dots, pair_grads, scaled};
+use super::shape::{Decays, Family, LinearAttention};
 use crate::micro::{KC, LDP};
 use crate::rows::{TileLayout, copy_rows};
 use crate::scratch::{Pooled, Ptr, scratch};
@@ -18,7 +19,7 @@ use crate::tasks::tasks;
 pub struct LinearAttentionGrad {
     /// `[tokens, width]`; zeros in columns that nothing reads and rows of no document.
     pub qkv: Vec<f32>,
-    /// `[tokens, heads]`.
+    /// As the decays.
     pub decay: Vec<f32>,
     /// `[tokens, heads]`.
     pub beta: Vec<f32>,
@@ -152,7 +153,8 @@ struct GradRoom {
     d_new: *mut f32,
     /// A gradient of queries or keys through a state.
     part: *mut f32,
-    /// Sums over heads of gradients of pairs, next to each other: products of keys, of queries and keys.
+    /// Sums over heads of gradients of pairs, next to each other: products of keys, of queries and keys. Of channels gradients
+    /// of keys that ask.
     sums: *mut f32,
     /// `new` as columns.
     new_panels: *mut f32,
@@ -162,6 +164,8 @@ struct GradRoom {
     bare: *mut f32,
     /// Products of the rows of two states.
     dots: *mut f32,
+    /// Of channels gradients of keys.
+    of_keys: *mut f32,
 }
 
 impl GradRoom {
@@ -184,16 +188,30 @@ unsafe fn walk(heads: &Heads<'_>, family: &Family, dy: &[f32], to: &To) {
     let (n, size) = (heads.count, s.key_dim * s.value_dim);
     let rows = Room::ROWS;
     let (new_panels, state_panels) = (CHUNK * s.value_dim, whole(s.key_dim) * s.value_dim);
-    let own = [n * state_len(s), rows, rows, rows, rows, new_panels, state_panels, CHUNK * CHUNK, s.key_dim];
+    let of_keys = if s.decays == Decays::OfChannels { rows } else { 0 };
+    let own = [
+        n * state_len(s),
+        rows,
+        rows,
+        rows,
+        rows,
+        new_panels,
+        state_panels,
+        CHUNK * CHUNK,
+        s.key_dim,
+        of_keys,
+    ];
     // A head's state before a chunk, and what it gains there.
     let kept = size + CHUNK * s.value_dim;
     let count = family.members.iter().map(|member| chunks(&member.rows).count()).sum::<usize>();
     let mut records: Vec<Record> = Vec::with_capacity(count);
     let memory = Pooled::passing(n * (count * kept + family.places * size));
     scratch(total(&own) + total(&Room::sizes(s)), |mut at| {
-        let [work, dy_rows, d_new, part, sums, new_panels, state_panels, bare, dots] = cut(&mut at, own);
+        let [work, dy_rows, d_new, part, sums, new_panels, state_panels, bare, dots, of_keys] =
+            cut(&mut at, own);
         let room = Room::new(cut(&mut at, Room::sizes(s)));
-        let room = GradRoom { room, dy: dy_rows, d_new, part, sums, new_panels, state_panels, bare, dots };
+        let room =
+            GradRoom { room, dy: dy_rows, d_new, part, sums, new_panels, state_panels, bare, dots, of_keys };
         let memory = memory.ptr().0;
         let places = memory.wrapping_add(n * count * kept);
         let place = |place: usize, i: usize| places.wrapping_add((place * n + i) * size);
@@ -248,7 +266,9 @@ unsafe fn walk(heads: &Heads<'_>, family: &Family, dy: &[f32], to: &To) {
                         let before = before.then_some(from);
                         back(&chunk.head(head), &room, before, from.add(size), state(i), behind, dy, to);
                     }
-                    shared(&chunk, &room, before, behind, to);
+                    if s.decays == Decays::OfHeads {
+                        shared(&chunk, &room, before, behind, to);
+                    }
                     behind = true;
                 }
                 if let (Some(parent), true) = (member.parent, behind) {
@@ -263,7 +283,8 @@ unsafe fn walk(heads: &Heads<'_>, family: &Family, dy: &[f32], to: &To) {
     });
 }
 
-/// A head's gradients of a chunk, but for those of queries and keys through pairs, which [`shared`] makes of their sums.
+/// A head's gradients of a chunk, but for those of queries and keys through pairs where a head has one decay, which [`shared`]
+/// makes of their sums.
 /// `d_state` holds the gradient of the state behind it, taken for zeros unless `behind`, and then that of the state before
 /// it, where that is more than zeros.
 ///
@@ -280,11 +301,9 @@ unsafe fn back(
     dy: &[f32],
     to: &To,
 ) {
-    let (Chunk { heads, row, m, room: r }, f) = (head.chunk, &head.factors);
+    let Chunk { heads, row, m, room: r } = head.chunk;
     let (s, isa, m, row) = (heads.shape(), heads.isa, *m, *row);
     let (dk, dv, ld) = (s.key_dim, s.value_dim, state_row(s));
-    let first = head.head == heads.first;
-    let none = [0.0_f32; CHUNK];
     // SAFETY: the caller's rows, states and room.
     unsafe {
         head.load(true, g.bare);
@@ -303,12 +322,87 @@ unsafe fn back(
 
         // Pairs.
         let columns = transposed(isa, m, dv, new, dv, g.new_panels);
-        let [d_system, d_weights] = [2, 3].map(|i| r.pairs.wrapping_add(i * PAIRS));
+        let [d_system, d_weights] = r.d_pairs();
         scores(isa, m, dv, g.dy, columns, Target::rows(d_weights));
         if s.delta_rule {
             let to = Target { alpha: -1.0, ..Target::rows(d_system) };
             scores(isa, m, dv, g.d_new, columns, to);
         }
+
+        // Values and beta.
+        let (value, d_value) = (heads.value(row, head.head), to.value.target(row));
+        let d_value = Target { at: d_value.at.add(head.head * dv), ..d_value };
+        scaled(isa, m, dv, head.beta.as_ptr(), g.d_new, LDP, d_value.at, d_value.ld, false);
+        let mut d_right = [0.0_f32; CHUNK];
+        dots(isa, m, dv, g.d_new, LDP, value, s.width, d_right.as_mut_ptr());
+
+        if behind {
+            copy_rows(isa, m, dv, new, dv, r.new, TileLayout::rows(LDP));
+        }
+        let states = States { before: state, behind: behind.then_some(d_state.cast_const()) };
+        match &head.factors {
+            Some(factors) => back_by_head(head, factors, g, states, &d_right, to),
+            None => back_by_channels(head, g, states, &d_right, to),
+        }
+
+        if state.is_some() {
+            if behind {
+                head.keep(d_state);
+            }
+            let to = Target { ld, add: behind, ..Target::rows(d_state) };
+            product_tn(isa, [dk, dv, m], r.queries_since, Second::rows(g.dy, LDP), to);
+            if s.delta_rule {
+                let b = Second::rows(g.d_new, LDP);
+                product_tn(isa, [dk, dv, m], r.keys_seen, b, to.plus(-1.0));
+            }
+        }
+    }
+}
+
+/// The state before a chunk, `[key_dim, value_dim]`, and the gradient of the one behind it, by rows of [`state_row`]; none
+/// where they are zeros.
+#[derive(Clone, Copy)]
+struct States {
+    before: Option<*const f32>,
+    behind: Option<*const f32>,
+}
+
+impl States {
+    /// Products of their rows to [`GradRoom::dots`], where there are both.
+    ///
+    /// # Safety
+    /// As [`back`].
+    unsafe fn dots(self, heads: &Heads<'_>, g: &GradRoom) -> bool {
+        let (Some(before), Some(behind)) = (self.before, self.behind) else { return false };
+        let s = heads.shape();
+        let (dk, dv) = (s.key_dim, s.value_dim);
+        // SAFETY: the caller's.
+        unsafe { dots(heads.isa, dk, dv, before, dv, behind, state_row(s), g.dots) };
+        true
+    }
+}
+
+/// [`back`] of queries, keys, decays and `beta`, where a head has one decay. `d_right` is what `beta` has of values.
+///
+/// # Safety
+/// As [`back`], which was there for pairs.
+unsafe fn back_by_head(
+    head: &ChunkHead<'_>,
+    f: &Factors,
+    g: &GradRoom,
+    states: States,
+    d_right: &[f32; CHUNK],
+    to: &To,
+) {
+    let Chunk { heads, row, m, room: r } = head.chunk;
+    let (s, isa, m, row) = (heads.shape(), heads.isa, *m, *row);
+    let (dk, dv, ld) = (s.key_dim, s.value_dim, state_row(s));
+    let first = head.head == heads.first;
+    let none = [0.0_f32; CHUNK];
+    let behind = states.behind.is_some();
+    // SAFETY: the caller's rows, states and room.
+    unsafe {
+        let [d_system, d_weights] = r.d_pairs();
         let [mut d_beta, mut by_row, mut by_column] = [none; 3];
         let pairs = PairGrads {
             decays: r.decays,
@@ -320,31 +414,23 @@ unsafe fn back(
             d_keys: g.d_keys(),
             d_queries: g.d_queries(),
             first,
-            beta: f.beta.as_ptr(),
+            beta: head.beta.as_ptr(),
             d_beta: d_beta.as_mut_ptr(),
             by_row: by_row.as_mut_ptr(),
             by_column: by_column.as_mut_ptr(),
         };
         pair_grads(isa, m, pairs);
 
-        // Values and beta.
-        let (value, d_value) = (heads.value(row, head.head), to.value.target(row));
-        let d_value = Target { at: d_value.at.add(head.head * dv), ..d_value };
-        scaled(isa, m, dv, f.beta.as_ptr(), g.d_new, LDP, d_value.at, d_value.ld, false);
-        let mut d_right = none;
-        dots(isa, m, dv, g.d_new, LDP, value, s.width, d_right.as_mut_ptr());
-
         // Queries and keys through states, and what they say of decays.
         let [mut query_dots, mut until_dots, mut seen_dots] = [none; 3];
         let (query, key, part) = (to.query.target(row), to.key.target(row), Target::rows(g.part));
-        if behind {
-            copy_rows(isa, m, dv, new, dv, r.new, TileLayout::rows(LDP));
+        if let Some(d_state) = states.behind {
             let columns = transposed(isa, dk, dv, d_state, ld, g.state_panels);
             product(isa, [m, dk, dv], r.new, columns, part);
             dots(isa, m, dk, g.part, LDP, r.keys, LDP, until_dots.as_mut_ptr());
             scaled(isa, m, dk, f.until.as_ptr(), g.part, LDP, key.at, key.ld, !first);
         }
-        if let Some(state) = state {
+        if let Some(state) = states.before {
             let columns = transposed(isa, dk, dv, state, dv, g.state_panels);
             product(isa, [m, dk, dv], g.dy, columns, part);
             dots(isa, m, dk, g.part, LDP, r.queries, LDP, query_dots.as_mut_ptr());
@@ -357,21 +443,11 @@ unsafe fn back(
             }
         }
 
-        // The state, and the decay of the whole chunk.
+        // The decay of the whole chunk.
         let mut last = 0.0_f64;
-        if let (Some(state), true) = (state, behind) {
-            dots(isa, dk, dv, state, dv, d_state, ld, g.dots);
+        if states.dots(heads, g) {
             let sum: f64 = (0..dk).map(|i| f64::from(*g.dots.add(i))).sum();
             last = f64::from(f.whole) * sum;
-            scale(isa, dk, dv, f.whole, d_state, ld);
-        }
-        if state.is_some() {
-            let to = Target { ld, add: behind, ..Target::rows(d_state) };
-            product_tn(isa, [dk, dv, m], r.queries_since, Second::rows(g.dy, LDP), to);
-            if s.delta_rule {
-                let b = Second::rows(g.d_new, LDP);
-                product_tn(isa, [dk, dv, m], r.keys_seen, b, to.plus(-1.0));
-            }
         }
 
         // A row's decay is in the sums of all rows from it on.
@@ -384,6 +460,54 @@ unsafe fn back(
             let at = heads.scalar(row + i, head.head);
             *to.decay.add(at) = sum as f32;
             *to.beta.add(at) = d_right[i] - f.since[i] * seen_dots[i] + d_beta[i];
+        }
+    }
+}
+
+/// [`back_by_head`] where channels have decays, with what goes through pairs.
+///
+/// # Safety
+/// As [`back_by_head`].
+unsafe fn back_by_channels(
+    head: &ChunkHead<'_>,
+    g: &GradRoom,
+    states: States,
+    d_right: &[f32; CHUNK],
+    to: &To,
+) {
+    let Chunk { heads, row, m, room: r } = head.chunk;
+    let (s, isa, m, row) = (heads.shape(), heads.isa, *m, *row);
+    let (dk, dv, ld) = (s.key_dim, s.value_dim, state_row(s));
+    let mut d_beta = [0.0_f32; CHUNK];
+    let rows = [g.part, g.sums, g.of_keys];
+    // SAFETY: the caller's rows, states and room.
+    unsafe {
+        if let Some(state) = states.before {
+            let columns = transposed(isa, dk, dv, state, dv, g.state_panels);
+            product(isa, [m, dk, dv], g.dy, columns, Target::rows(rows[0]));
+            if s.delta_rule {
+                let to = Target { alpha: -1.0, ..Target::rows(rows[1]) };
+                product(isa, [m, dk, dv], g.d_new, columns, to);
+            }
+        }
+        if let Some(d_state) = states.behind {
+            let columns = transposed(isa, dk, dv, d_state, ld, g.state_panels);
+            product(isa, [m, dk, dv], r.new, columns, Target::rows(rows[2]));
+        }
+        states.dots(heads, g);
+        let gradients = channels::Gradients {
+            rows,
+            before: states.before.is_some(),
+            behind: states.behind.is_some(),
+            states: g.dots,
+            query: to.query.target(row).at,
+            key: to.key.target(row).at,
+            decay: to.decay.add(heads.scalar(row, head.head) * dk),
+            d_beta: d_beta.as_mut_ptr(),
+        };
+        channels::gradients(head, &gradients);
+        for i in 0..m {
+            *to.beta.add(heads.scalar(row + i, head.head)) = d_right[i] + d_beta[i];
         }
     }
 }

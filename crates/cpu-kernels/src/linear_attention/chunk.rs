@@ -2,9 +2,10 @@
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
+use super::channels::{self, ChannelRoom};
 use super::product::{Second, Target, product, product_tn, scores, solve, transposed};
 use super::rows::{decays, scale, scaled, weighted};
-use super::shape::{LinearAttention, LinearAttentionShape};
+use super::shape::{Decays, LinearAttention, LinearAttentionShape};
 use crate::micro::{LDP, NR};
 use crate::rows::{TileLayout, copy_rows};
 use crate::simd::Isa;
@@ -72,13 +73,18 @@ impl<'a> Heads<'a> {
         self.at(row, 2, head * self.shape().value_dim)
     }
 
+    /// The decays of a row's channels.
+    pub(super) fn decays(&self, row: usize, head: usize) -> *const f32 {
+        self.call.decay[self.scalar(row, head) * self.shape().key_dim..].as_ptr()
+    }
+
     /// Where a row's decay and beta lie.
     pub(super) fn scalar(&self, row: usize, head: usize) -> usize {
         row * self.shape().heads + head
     }
 }
 
-/// What multiplies the rows of a chunk.
+/// What multiplies the rows of a chunk, where a head has one decay.
 pub(super) struct Factors {
     /// Sums of decays up to and with each row, in two parts.
     high: [f32; CHUNK],
@@ -87,7 +93,6 @@ pub(super) struct Factors {
     pub(super) since: [f32; CHUNK],
     /// What the state behind the chunk keeps of each row.
     pub(super) until: [f32; CHUNK],
-    pub(super) beta: [f32; CHUNK],
     /// `beta * since`.
     pub(super) seen: [f32; CHUNK],
     /// What the state behind the chunk keeps of the one before.
@@ -95,23 +100,23 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    fn new(heads: &Heads<'_>, head: usize, row: usize, m: usize) -> Self {
+    fn new(heads: &Heads<'_>, head: usize, row: usize, m: usize, beta: &[f32; CHUNK]) -> Self {
         let none = [0.0; CHUNK];
         let (mut high, mut low, mut since, mut until) = (none, none, none, none);
-        let (mut beta, mut seen, mut sums, mut sum) = (none, none, [0.0; CHUNK], 0.0_f64);
+        let (mut seen, mut sums, mut sum) = (none, [0.0; CHUNK], 0.0_f64);
         for i in 0..m {
             let at = heads.scalar(row + i, head);
             // What is below has vanished as well, and sums stay finite.
             sum += f64::from(if heads.call.decay[at] < LEAST { LEAST } else { heads.call.decay[at] });
             (sums[i], high[i]) = (sum, sum as f32);
             low[i] = (sum - f64::from(high[i])) as f32;
-            (since[i], beta[i]) = (sum.exp() as f32, heads.call.beta[at]);
+            since[i] = sum.exp() as f32;
             seen[i] = beta[i] * since[i];
         }
         for i in 0..m {
             until[i] = (sum - sums[i]).exp() as f32;
         }
-        Self { high, low, since, until, beta, seen, whole: sum.exp() as f32 }
+        Self { high, low, since, until, seen, whole: sum.exp() as f32 }
     }
 }
 
@@ -126,7 +131,7 @@ pub(super) const PAIRS: usize = CHUNK;
 pub(super) struct Room {
     pub(super) keys: *mut f32,
     pub(super) queries: *mut f32,
-    /// Keys times [`Factors::seen`].
+    /// Keys times [`Factors::seen`], or the same of channels, as the next two.
     pub(super) keys_seen: *mut f32,
     /// Keys times [`Factors::until`].
     pub(super) keys_until: *mut f32,
@@ -144,6 +149,8 @@ pub(super) struct Room {
     query_products: *mut f32,
     /// Decays between pairs.
     pub(super) decays: *mut f32,
+    /// What there is where channels have decays.
+    pub(super) channels: ChannelRoom,
 }
 
 impl Room {
@@ -151,15 +158,16 @@ impl Room {
     pub(super) const ROWS: usize = CHUNK * LDP;
 
     /// The matrices' floats.
-    pub(super) fn sizes(shape: &LinearAttentionShape<'_>) -> [usize; 11] {
-        let (r, pairs) = (Self::ROWS, CHUNK * CHUNK);
-        [r, r, r, r, r, r, r, CHUNK * shape.key_dim, pairs, pairs, pairs]
+    pub(super) fn sizes(shape: &LinearAttentionShape<'_>) -> [usize; 17] {
+        let (r, pairs, panels) = (Self::ROWS, CHUNK * CHUNK, CHUNK * shape.key_dim.next_multiple_of(16));
+        let [a, b, c, d, e, f] = ChannelRoom::sizes(shape);
+        [r, r, r, r, r, r, r, panels, pairs, pairs, pairs, a, b, c, d, e, f]
     }
 
     /// From pointers to [`Room::sizes`] floats.
-    pub(super) fn new(parts: [*mut f32; 11]) -> Self {
+    pub(super) fn new(parts: [*mut f32; 17]) -> Self {
         let [keys, queries, keys_seen, keys_until, queries_since, new, pairs, rest @ ..] = parts;
-        let [key_panels, key_products, query_products, decays] = rest;
+        let [key_panels, key_products, query_products, decays, channels @ ..] = rest;
         Self {
             keys,
             queries,
@@ -172,6 +180,7 @@ impl Room {
             key_products,
             query_products,
             decays,
+            channels: ChannelRoom::new(channels),
         }
     }
 
@@ -183,6 +192,11 @@ impl Room {
     /// What the output of each row takes of each row's `new`.
     pub(super) fn weights(&self) -> *mut f32 {
         self.pairs.wrapping_add(PAIRS)
+    }
+
+    /// The gradients of both.
+    pub(super) fn d_pairs(&self) -> [*mut f32; 2] {
+        [2, 3].map(|i| self.pairs.wrapping_add(i * PAIRS))
     }
 }
 
@@ -203,7 +217,11 @@ impl<'a> Chunk<'a> {
         let (s, isa, rows) = (heads.shape(), heads.isa, TileLayout::rows(LDP));
         let d = s.key_dim;
         copy_rows(isa, m, d, heads.key(row), s.width, room.keys, rows);
-        if queries || s.delta_rule {
+        let of_channels = s.decays == Decays::OfChannels;
+        if of_channels && queries {
+            copy_rows(isa, m, d, heads.query(row), s.width, room.queries, rows);
+        }
+        if !of_channels && (queries || s.delta_rule) {
             let columns = transposed(isa, m, d, room.keys, LDP, room.key_panels);
             let to = |at| Target { ld: CHUNK, ..Target::rows(at) };
             if s.delta_rule {
@@ -219,7 +237,15 @@ impl<'a> Chunk<'a> {
 
     /// One of the heads.
     pub(super) fn head(&self, head: usize) -> ChunkHead<'_> {
-        ChunkHead { chunk: self, head, factors: Factors::new(&self.heads, head, self.row, self.m) }
+        let (heads, mut beta) = (&self.heads, [0.0; CHUNK]);
+        for (i, beta) in beta.iter_mut().enumerate().take(self.m) {
+            *beta = heads.call.beta[heads.scalar(self.row + i, head)];
+        }
+        let factors = match heads.shape().decays {
+            Decays::OfHeads => Some(Factors::new(heads, head, self.row, self.m, &beta)),
+            Decays::OfChannels => None,
+        };
+        ChunkHead { chunk: self, head, beta, factors }
     }
 }
 
@@ -227,7 +253,9 @@ impl<'a> Chunk<'a> {
 pub(super) struct ChunkHead<'a> {
     pub(super) chunk: &'a Chunk<'a>,
     pub(super) head: usize,
-    pub(super) factors: Factors,
+    pub(super) beta: [f32; CHUNK],
+    /// None where channels have decays.
+    pub(super) factors: Option<Factors>,
 }
 
 impl ChunkHead<'_> {
@@ -238,8 +266,9 @@ impl ChunkHead<'_> {
     /// The room is this head's from now on.
     pub(super) unsafe fn load(&self, queries: bool, bare: *mut f32) {
         let Chunk { heads, m, room: r, .. } = self.chunk;
-        let (s, isa, f, m) = (heads.shape(), heads.isa, &self.factors, *m);
-        let (d, beta) = (s.key_dim, f.beta.as_ptr());
+        let (s, isa, m) = (heads.shape(), heads.isa, *m);
+        let (d, beta) = (s.key_dim, self.beta.as_ptr());
+        let Some(f) = &self.factors else { return channels::load(self, queries) };
         scaled(isa, m, d, f.until.as_ptr(), r.keys, LDP, r.keys_until, LDP, false);
         if queries || s.delta_rule {
             decays(isa, m, f.high.as_ptr(), f.low.as_ptr(), r.decays);
@@ -263,7 +292,7 @@ impl ChunkHead<'_> {
         let (s, isa) = (heads.shape(), heads.isa);
         let n = s.value_dim;
         let value = heads.value(*row, self.head);
-        scaled(isa, *m, n, self.factors.beta.as_ptr(), value, s.width, r.new, LDP, false);
+        scaled(isa, *m, n, self.beta.as_ptr(), value, s.width, r.new, LDP, false);
         if s.delta_rule {
             if let Some(state) = state {
                 let to = Target::rows(r.new).plus(-1.0);
@@ -283,9 +312,22 @@ impl ChunkHead<'_> {
         let (sizes, ld) = ([s.key_dim, s.value_dim, *m], state_row(s));
         let to = Target { ld, add: before, ..Target::rows(state) };
         if before {
-            scale(isa, s.key_dim, s.value_dim, self.factors.whole, state, ld);
+            self.keep(state);
         }
         product_tn(isa, sizes, r.keys_until, Second::rows(r.new, LDP), to);
+    }
+
+    /// Multiplies a state, or a gradient of one, with what the chunk keeps.
+    ///
+    /// # Safety
+    /// After [`Self::load`]; the state is `[key_dim, value_dim]` by rows of [`state_row`].
+    pub(super) unsafe fn keep(&self, state: *mut f32) {
+        let Chunk { heads, room, .. } = self.chunk;
+        let (s, isa, ld) = (heads.shape(), heads.isa, state_row(heads.shape()));
+        match &self.factors {
+            Some(f) => scale(isa, s.key_dim, s.value_dim, f.whole, state, ld),
+            None => scaled(isa, s.key_dim, s.value_dim, room.channels.whole, state, ld, state, ld, false),
+        }
     }
 }
 

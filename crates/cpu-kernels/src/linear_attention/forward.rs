@@ -1,12 +1,13 @@
 //! Linear attention forward.
 
+use super::channel_rows::exponentials;
 use super::chunk::{
     Chunk, ChunkHead, Heads, Room, chunks, cut, load_state, runs, state_len, state_row, store_state, total,
 };
 use super::product::{Second, Target, lower, product};
-use super::shape::{Family, LinearAttention};
+use super::shape::{Decays, Family, LinearAttention};
 use super::token::{FEW, Token, token};
-use crate::micro::LDP;
+use crate::micro::{KC, LDP};
 use crate::scratch::{Ptr, scratch};
 use crate::simd::isa;
 use crate::tasks::few_tasks;
@@ -20,10 +21,10 @@ use crate::tasks::few_tasks;
 /// One task per head, or heads that share keys, and documents that continue each other. A few rows, as when generating, go token by token.
 ///
 /// ```
-/// use burnish_cpu_kernels::{LinearAttention, LinearAttentionShape, linear_attention_forward};
+/// use burnish_cpu_kernels::{Decays, LinearAttention, LinearAttentionShape, linear_attention_forward};
 ///
 /// let shape = LinearAttentionShape { key_heads: 1, heads: 1, key_dim: 1, value_dim: 1, columns: [0, 1, 2], width: 3,
-///     delta_rule: false, documents: &[0..2], parents: &[] };
+///     delta_rule: false, decays: Decays::OfHeads, documents: &[0..2], parents: &[] };
 /// let call = LinearAttention { shape, qkv: &[1.0, 1.0, 4.0, 1.0, 1.0, 3.0], decay: &[0.0; 2], beta: &[1.0; 2] };
 /// assert_eq!(linear_attention_forward(&call, None), [4.0, 7.0]);
 /// // With the delta rule the second token replaces what the first one said of the same key.
@@ -163,22 +164,29 @@ unsafe fn few(heads: &Heads<'_>, head: usize, row: usize, m: usize, state: *mut 
     let s = heads.shape();
     for row in row..row + m {
         let at = heads.scalar(row, head);
-        // SAFETY: the caller's.
+        // SAFETY: the caller's, and a key has at most `KC` channels.
         unsafe {
-            let t = Token {
+            let step = |keep: *const f32| Token {
                 key_dim: s.key_dim,
                 value_dim: s.value_dim,
                 delta_rule: s.delta_rule,
                 query: heads.query(row),
                 key: heads.key(row),
                 value: heads.value(row, head),
-                keep: heads.call.decay[at].exp(),
+                keep,
                 beta: heads.call.beta[at],
                 state,
                 ld,
                 out: out.at(at * s.value_dim),
             };
-            token(heads.isa, t);
+            match s.decays {
+                Decays::OfHeads => token::<false>(heads.isa, step(&heads.call.decay[at].exp())),
+                Decays::OfChannels => {
+                    let mut keep = [0.0_f32; KC];
+                    exponentials(heads.isa, s.key_dim, heads.decays(row, head), keep.as_mut_ptr());
+                    token::<true>(heads.isa, step(keep.as_ptr()));
+                }
+            }
         }
     }
 }

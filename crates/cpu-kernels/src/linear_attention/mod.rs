@@ -2,7 +2,7 @@
 //! spaces (Mamba-2) are the case without the rule.
 //!
 //! Per head and token `S = e^decay S + k n^T` with `n = beta (v - S^T k)` (without the delta rule `beta v`), and the output
-//! is `S^T q`. Rows are taken in chunks: within one, all of that is a few products of matrices and one triangular system.
+//! is `S^T q`. The decay is of a head, or of each channel of its keys (Kimi Delta Attention, arXiv:2510.26692). Rows are taken in chunks: within one, all of that is a few products of matrices and one triangular system.
 
 mod shape;
 
@@ -11,6 +11,10 @@ mod rows;
 mod product;
 
 mod token;
+
+mod channel_rows;
+
+mod channels;
 
 mod chunk;
 
@@ -23,4 +27,4 @@ mod tests;
 
 pub use backward::{LinearAttentionGrad, linear_attention_backward};
 pub use forward::linear_attention_forward;
-pub use shape::{LinearAttention, LinearAttentionShape, STATE_DIM};
+pub use shape::{Decays, LinearAttention, LinearAttentionShape, STATE_DIM};

@@ -8,8 +8,8 @@ use crate::operand::Fp32;
 use crate::pack::pack_nk;
 use crate::simd::Isa;
 
-/// Rows of a triangular system that are solved without products.
-const STEP: usize = 16;
+/// Rows of a triangular system that are solved without products, and whose pairs of channels are made one by one.
+pub(super) const STEP: usize = 16;
 
 /// The second operand of a product, from its first row.
 #[derive(Clone, Copy)]

@@ -7,6 +7,15 @@ use std::ops::Range;
 /// Elements of a key or a value at most.
 pub const STATE_DIM: usize = KC;
 
+/// Whose decays are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decays {
+    /// A head has one.
+    OfHeads,
+    /// Each channel of a head's keys has one of its own (Kimi Delta Attention, arXiv:2510.26692); no heads share keys.
+    OfChannels,
+}
+
 /// Heads, dimensions and documents of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearAttentionShape<'a> {
@@ -24,6 +33,8 @@ pub struct LinearAttentionShape<'a> {
     pub width: usize,
     /// Whether a token learns only what the state does not say already (the delta rule).
     pub delta_rule: bool,
+    /// Whose decays are.
+    pub decays: Decays,
     /// Texts as ranges of rows; they do not overlap, and no state passes from one to the next.
     pub documents: &'a [Range<usize>],
     /// Of each document, an earlier one that it continues (it starts from the state that one leaves), if any; a missing
@@ -38,7 +49,8 @@ pub struct LinearAttention<'a> {
     pub shape: LinearAttentionShape<'a>,
     /// `[tokens, width]`.
     pub qkv: &'a [f32],
-    /// Logarithm (at most 0) of what a token keeps of the state, `[tokens, heads]`.
+    /// Logarithm (at most 0) of what a token keeps of the state, `[tokens, heads]`, or `[tokens, heads * key_dim]` of
+    /// channels.
     pub decay: &'a [f32],
     /// How much of a token is learned, `[tokens, heads]`.
     pub beta: &'a [f32],
@@ -101,11 +113,18 @@ impl LinearAttention<'_> {
         );
         let tokens = self.qkv.len() / s.width;
         assert!(
-            self.decay.len() == tokens * s.heads && self.beta.len() == tokens * s.heads,
-            "linear attention: decay and beta of {} and {} elements, expected {tokens} rows of {}",
+            self.decay.len() == tokens * s.row_of_decays() && self.beta.len() == tokens * s.heads,
+            "linear attention: decay and beta of {} and {} elements, expected {tokens} rows of {} and {}",
             self.decay.len(),
             self.beta.len(),
+            s.row_of_decays(),
             s.heads
+        );
+        assert!(
+            s.decays == Decays::OfHeads || s.heads == s.key_heads,
+            "linear attention: {} heads share {} key heads, expected as many for decays of channels",
+            s.heads,
+            s.key_heads
         );
         texts::check("linear attention", s.documents, s.parents, tokens);
         tokens
@@ -116,6 +135,14 @@ impl LinearAttentionShape<'_> {
     /// Columns of all queries, keys and values.
     pub(super) fn lengths(&self) -> [usize; 3] {
         [self.key_heads * self.key_dim, self.key_heads * self.key_dim, self.heads * self.value_dim]
+    }
+
+    /// Decays of a token.
+    pub(super) fn row_of_decays(&self) -> usize {
+        match self.decays {
+            Decays::OfHeads => self.heads,
+            Decays::OfChannels => self.heads * self.key_dim,
+        }
     }
 
     /// Heads of values to a head of keys.

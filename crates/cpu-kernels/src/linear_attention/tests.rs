@@ -23,6 +23,7 @@ struct Problem {
     key_dim: usize,
     value_dim: usize,
     delta_rule: bool,
+    decays: Decays,
     documents: Vec<Range<usize>>,
     parents: Vec<Option<usize>>,
     qkv: Vec<f32>,
@@ -52,11 +53,43 @@ impl Problem {
         let beta = values(tokens * heads, 3).iter().map(|x| 0.5 + 0.5 * x).collect();
         let dy = values(tokens * heads * value_dim, 4);
         let parents = vec![];
-        Self { key_heads, heads, key_dim, value_dim, delta_rule, documents, parents, qkv, decay, beta, dy }
+        let decays = Decays::OfHeads;
+        Self {
+            key_heads,
+            heads,
+            key_dim,
+            value_dim,
+            delta_rule,
+            decays,
+            documents,
+            parents,
+            qkv,
+            decay,
+            beta,
+            dy,
+        }
+    }
+
+    /// [`Problem::new`] with decays of channels; `[heads, key_dim, value_dim]`.
+    fn of_channels(sizes: [usize; 3], delta_rule: bool, documents: &[Range<usize>], strong: f32) -> Self {
+        let [heads, key_dim, value_dim] = sizes;
+        let this = Self::new([heads, heads, key_dim, value_dim], delta_rule, documents, strong);
+        let decay = values(this.tokens() * heads * key_dim, 5);
+        let decay = decay.iter().map(|x| -strong * (0.5 + 0.5 * x)).collect();
+        Self { decays: Decays::OfChannels, decay, ..this }
+    }
+
+    /// Where a row's decay of a channel of a head is.
+    fn decay_at(&self, row: usize, head: usize, channel: usize) -> usize {
+        let scalar = row * self.heads + head;
+        match self.decays {
+            Decays::OfHeads => scalar,
+            Decays::OfChannels => scalar * self.key_dim + channel,
+        }
     }
 
     fn tokens(&self) -> usize {
-        self.decay.len() / self.heads
+        self.beta.len() / self.heads
     }
 
     fn call(&self) -> LinearAttention<'_> {
@@ -69,6 +102,7 @@ impl Problem {
             columns: [SPARE, SPARE + keys, SPARE + 2 * keys],
             width: 2 * SPARE + 2 * keys + self.heads * self.value_dim,
             delta_rule: self.delta_rule,
+            decays: self.decays,
             documents: &self.documents,
             parents: &self.parents,
         };
@@ -93,6 +127,9 @@ impl Problem {
                     .map(|(head, first)| row * s.width + first + head)
                     .collect::<Vec<_>>()
             };
+            let keeps = |row: usize| -> Vec<f64> {
+                (0..dk).map(|i| f64::from(self.decay[self.decay_at(row, head, i)]).exp()).collect()
+            };
             // Of each row the state before, and what is new.
             let mut before = vec![(vec![], vec![]); self.tokens()];
             let mut ends: Vec<Vec<f64>> = vec![];
@@ -105,9 +142,12 @@ impl Problem {
                 for row in rows.clone() {
                     let (places, scalar) = (at(row), row * s.heads + head);
                     let [q, k, v] = [0, 1, 2].map(|i| wide(&self.qkv[places[i]..][..[dk, dk, dv][i]]));
-                    let (keep, beta) = (f64::from(self.decay[scalar]).exp(), f64::from(self.beta[scalar]));
+                    let (keep, beta) = (keeps(row), f64::from(self.beta[scalar]));
                     before[row].0 = state.clone();
-                    state.iter_mut().for_each(|s| *s *= keep);
+                    state
+                        .chunks_exact_mut(dv)
+                        .zip(&keep)
+                        .for_each(|(row, keep)| row.iter_mut().for_each(|s| *s *= keep));
                     let said = |j: usize| {
                         if s.delta_rule { (0..dk).map(|i| state[i * dv + j] * k[i]).sum() } else { 0.0 }
                     };
@@ -130,7 +170,7 @@ impl Problem {
                 for row in rows.clone().rev() {
                     let (places, scalar) = (at(row), row * s.heads + head);
                     let [q, k] = [0, 1].map(|i| wide(&self.qkv[places[i]..][..dk]));
-                    let (keep, beta) = (f64::from(self.decay[scalar]).exp(), f64::from(self.beta[scalar]));
+                    let (keep, beta) = (keeps(row), f64::from(self.beta[scalar]));
                     let dy = wide(&self.dy[scalar * dv..][..dv]);
                     let (state, error) = std::mem::take(&mut before[row]);
                     let mut d_new = vec![0.0; dv];
@@ -150,10 +190,10 @@ impl Problem {
                         for j in 0..dv {
                             if s.delta_rule {
                                 d_state[i * dv + j] -= k[i] * beta * d_new[j];
-                                d_qkv[places[1] + i] -= keep * state[i * dv + j] * beta * d_new[j];
+                                d_qkv[places[1] + i] -= keep[i] * state[i * dv + j] * beta * d_new[j];
                             }
-                            d_state[i * dv + j] *= keep;
-                            d_decay[scalar] += state[i * dv + j] * d_state[i * dv + j];
+                            d_state[i * dv + j] *= keep[i];
+                            d_decay[self.decay_at(row, head, i)] += state[i * dv + j] * d_state[i * dv + j];
                         }
                     }
                     after = state;
@@ -284,24 +324,29 @@ fn keys_that_are_alike() {
 fn states_carry_on() {
     for delta_rule in [true, false] {
         let problem = Problem::new([1, 2, 40, 24], delta_rule, &documents(&[150, 9, 70]), 0.1);
-        let [expected, .., left] = problem.reference(None);
-        // Cut after so many rows: long, few, and one.
-        for cuts in [&[80_usize, 150][..], &[1, 2, 3, 9, 64, 150], &[64, 67, 150]] {
-            let mut states = vec![0.0; left.len()];
-            let mut out = vec![0.0; problem.dy.len()];
-            let mut done = 0;
-            for &cut in cuts {
-                let part = |d: &Range<usize>| (d.start + done).min(d.end)..(d.start + cut).min(d.end);
-                let parts: Vec<_> = problem.documents.iter().map(part).collect();
-                let mut call = problem.call();
-                call.shape.documents = &parts;
-                let y = linear_attention_forward(&call, Some(&mut states));
-                out.iter_mut().zip(y).for_each(|(out, y)| *out += y);
-                done = cut;
-            }
-            close(&out, &expected, &format!("{cuts:?}"), "output");
-            close(&states, &left, &format!("{cuts:?}"), "states");
+        check_states(&problem);
+    }
+}
+
+/// Documents piece by piece are what they are whole.
+fn check_states(problem: &Problem) {
+    let [expected, .., left] = problem.reference(None);
+    // Cut after so many rows: long, few, and one.
+    for cuts in [&[80_usize, 150][..], &[1, 2, 3, 9, 64, 150], &[64, 67, 150]] {
+        let mut states = vec![0.0; left.len()];
+        let mut out = vec![0.0; problem.dy.len()];
+        let mut done = 0;
+        for &cut in cuts {
+            let part = |d: &Range<usize>| (d.start + done).min(d.end)..(d.start + cut).min(d.end);
+            let parts: Vec<_> = problem.documents.iter().map(part).collect();
+            let mut call = problem.call();
+            call.shape.documents = &parts;
+            let y = linear_attention_forward(&call, Some(&mut states));
+            out.iter_mut().zip(y).for_each(|(out, y)| *out += y);
+            done = cut;
         }
+        close(&out, &expected, &format!("{cuts:?}"), "output");
+        close(&states, &left, &format!("{cuts:?}"), "states");
     }
 }
 
@@ -309,15 +354,19 @@ fn states_carry_on() {
 fn same_bits_on_any_number_of_threads() {
     for sizes in [[2, 2, 16, 8], [1, 5, 16, 8]] {
         let problem = Problem::new(sizes, true, &documents(&[100, 65, 7]), 0.1);
-        let run = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-            pool.install(|| {
-                let out = linear_attention_forward(&problem.call(), None);
-                (out, linear_attention_backward(&problem.call(), &problem.dy))
-            })
-        };
-        assert!(run(1) == run(2) && run(1) == run(7));
+        check_threads(&problem);
     }
+}
+
+fn check_threads(problem: &Problem) {
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let out = linear_attention_forward(&problem.call(), None);
+            (out, linear_attention_backward(&problem.call(), &problem.dy))
+        })
+    };
+    assert!(run(1) == run(2) && run(1) == run(7));
 }
 
 #[test]
@@ -340,4 +389,105 @@ fn a_document_continues_none_behind_it() {
 fn nothing_to_do() {
     let problem = Problem::new([1, 2, 8, 8], true, &[], 0.1);
     problem.check("no documents");
+}
+
+/// Decays of channels, of sizes and lengths around those of chunks (64) and blocks (16).
+#[test]
+fn channels_follow_the_recurrence() {
+    let lengths = [1, 15, 16, 17, 47, 48, 63, 64, 65, 200];
+    for delta_rule in [true, false] {
+        for sizes in [[2, 16, 8], [2, 24, 40], [1, 64, 64], [1, 128, 128], [2, 33, 70], [1, 1, 1]] {
+            let problem = Problem::of_channels(sizes, delta_rule, &documents(&lengths), 0.1);
+            problem.check(&format!("{sizes:?} of channels, delta rule {delta_rule}"));
+        }
+    }
+    Problem::of_channels([1, 256, 256], true, &documents(&[70]), 0.1).check("256 channels");
+}
+
+#[test]
+fn channels_of_every_instruction_set() {
+    for &isa in Isa::available() {
+        for delta_rule in [true, false] {
+            let problem = Problem::of_channels([2, 40, 24], delta_rule, &documents(&[1, 65, 100]), 0.1);
+            with_isa(isa, || problem.check(&format!("{isa:?}, channels")));
+        }
+    }
+}
+
+#[test]
+fn channels_of_documents_that_continue_others() {
+    for delta_rule in [true, false] {
+        for lengths in [[70, 10, 65, 3, 130, 1], [64, 0, 64, 1, 20, 64]] {
+            let mut problem = Problem::of_channels([2, 24, 40], delta_rule, &documents(&lengths), 0.05);
+            problem.parents = vec![None, Some(0), Some(0), Some(0), Some(2)];
+            problem.check("parents, channels");
+            problem.parents = vec![None, None, Some(1), Some(2), None, Some(1)];
+            problem.check("other parents, channels");
+        }
+    }
+}
+
+#[test]
+fn channels_decay_at_every_strength() {
+    for delta_rule in [true, false] {
+        for strong in [0.0, 1e-3, 1.0, 8.0, 200.0] {
+            let problem = Problem::of_channels([2, 16, 16], delta_rule, &documents(&[200]), strong);
+            problem.check(&format!("decays of channels to {strong}"));
+        }
+        // A channel forgets all now and then, another always, and others hardly anything.
+        let mut problem = Problem::of_channels([1, 32, 32], delta_rule, &documents(&[300]), 0.01);
+        for (row, decays) in problem.decay.chunks_exact_mut(32).enumerate() {
+            (0..32).filter(|channel| (row + channel) % 23 == 0).for_each(|channel| decays[channel] = -90.0);
+            (decays[3], decays[4]) = (-100.0, 0.0);
+        }
+        problem.decay[150 * 32 + 7] = f32::NEG_INFINITY;
+        problem.check("mixed decays of channels");
+        // Nothing is kept of anything.
+        let mut problem = Problem::of_channels([1, 32, 32], delta_rule, &documents(&[100]), 1.0);
+        problem.decay.fill(-100.0);
+        problem.check("strong decays of channels");
+        // An underflow of what is kept is no state that is not a number.
+        problem.decay.fill(f32::NEG_INFINITY);
+        problem.check("channels that keep nothing");
+    }
+}
+
+#[test]
+fn states_of_channels_carry_on() {
+    for delta_rule in [true, false] {
+        let problem = Problem::of_channels([2, 40, 24], delta_rule, &documents(&[150, 9, 70]), 0.1);
+        check_states(&problem);
+    }
+}
+
+/// Channels that share a decay are a head with that decay.
+#[test]
+fn channels_with_one_decay_are_a_head() {
+    let head = Problem::new([2, 2, 24, 16], true, &documents(&[130, 20]), 0.1);
+    let mut channels = Problem::of_channels([2, 24, 16], true, &documents(&[130, 20]), 0.1);
+    for (decays, decay) in channels.decay.chunks_exact_mut(24).zip(&head.decay) {
+        decays.fill(*decay);
+    }
+    let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect::<Vec<_>>();
+    let out = linear_attention_forward(&channels.call(), None);
+    close(&out, &wide(linear_attention_forward(&head.call(), None)), "one decay", "output");
+    let [got, want] = [&channels, &head].map(|p| linear_attention_backward(&p.call(), &p.dy));
+    close(&got.qkv, &wide(want.qkv), "one decay", "qkv");
+    close(&got.beta, &wide(want.beta), "one decay", "beta");
+    let sums: Vec<f32> = got.decay.chunks_exact(24).map(|decays| decays.iter().sum()).collect();
+    close(&sums, &wide(want.decay), "one decay", "decay");
+}
+
+#[test]
+fn same_bits_of_channels_on_any_number_of_threads() {
+    let problem = Problem::of_channels([3, 16, 8], true, &documents(&[100, 65, 7]), 0.1);
+    check_threads(&problem);
+}
+
+#[test]
+#[should_panic(expected = "expected as many for decays of channels")]
+fn heads_with_decays_of_channels_share_no_keys() {
+    let mut problem = Problem::new([1, 2, 8, 8], true, &documents(&[3]), 0.1);
+    (problem.decays, problem.decay) = (Decays::OfChannels, values(problem.tokens() * 16, 1));
+    let _ = linear_attention_forward(&problem.call(), None);
 }

@@ -17,8 +17,8 @@ pub(super) struct Token {
     pub(super) query: *const f32,
     pub(super) key: *const f32,
     pub(super) value: *const f32,
-    /// What is kept of the state.
-    pub(super) keep: f32,
+    /// What is kept of the state: a number, or one of each channel.
+    pub(super) keep: *const f32,
     pub(super) beta: f32,
     /// `[key_dim, value_dim]` at stride `ld`.
     pub(super) state: *mut f32,
@@ -28,13 +28,16 @@ pub(super) struct Token {
 
 /// `V` vectors of columns from `c`, the last one masked to `n` columns in all.
 #[inline(always)]
-unsafe fn columns<S: Lanes, const V: usize>(t: &Token, c: usize, n: usize) {
+unsafe fn columns<S: Lanes, const V: usize, const CHANNELS: bool>(t: &Token, c: usize, n: usize) {
     let mask = S::mask(n - (V - 1) * S::N);
-    let (keep, beta, state) = (S::splat(t.keep), S::splat(t.beta), t.state.add(c));
+    // Of channels each row is kept on its own.
+    let mut keep = S::splat(if CHANNELS { 1.0 } else { *t.keep });
+    let (beta, state) = (S::splat(t.beta), t.state.add(c));
     let mut said = [S::splat(0.0); V];
     if t.delta_rule {
         for i in 0..t.key_dim {
-            let (row, k) = (state.add(i * t.ld), S::splat(*t.key.add(i)));
+            let k = *t.key.add(i);
+            let (row, k) = (state.add(i * t.ld), S::splat(if CHANNELS { k * *t.keep.add(i) } else { k }));
             for (v, said) in said.iter_mut().enumerate() {
                 *said = S::fma(k, load::<S, V>(row, v, mask), *said);
             }
@@ -47,6 +50,9 @@ unsafe fn columns<S: Lanes, const V: usize>(t: &Token, c: usize, n: usize) {
     for i in 0..t.key_dim {
         let (row, k) = (state.add(i * t.ld), S::splat(*t.key.add(i)));
         let q = S::splat(*t.query.add(i));
+        if CHANNELS {
+            keep = S::splat(*t.keep.add(i));
+        }
         for v in 0..V {
             let s = S::fma(k, new[v], S::mul(keep, load::<S, V>(row, v, mask)));
             store::<S, V>(row, v, mask, s);
@@ -59,15 +65,15 @@ unsafe fn columns<S: Lanes, const V: usize>(t: &Token, c: usize, n: usize) {
 }
 
 #[inline(always)]
-unsafe fn token_body<S: Lanes>(t: Token) {
+unsafe fn token_body<S: Lanes, const CHANNELS: bool>(t: Token) {
     let mut c = 0;
     while c < t.value_dim {
         let left = t.value_dim - c;
         if left >= 4 * S::N {
-            columns::<S, 4>(&t, c, 4 * S::N);
+            columns::<S, 4, CHANNELS>(&t, c, 4 * S::N);
             c += 4 * S::N;
         } else {
-            columns::<S, 1>(&t, c, left.min(S::N));
+            columns::<S, 1, CHANNELS>(&t, c, left.min(S::N));
             c += S::N;
         }
     }
@@ -77,6 +83,7 @@ dispatch! {
     /// Brings the state behind the token and writes its output.
     ///
     /// # Safety
-    /// The token's rows and the state exist; `state` and `out` overlap nothing else.
-    pub(super) unsafe fn token = token_body [] [] (t: Token)
+    /// The token's rows and the state exist, and `keep` holds a number of each channel if `CHANNELS`; `state` and `out` overlap
+    /// nothing else.
+    pub(super) unsafe fn token = token_body [const CHANNELS: bool] [CHANNELS] (t: Token)
 }

@@ -119,7 +119,7 @@ pub use head_weights::{HeadSteps, head_weights};
 pub use held::held;
 pub use joined::{all_joined, joined};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
-pub use linear_attention::{LinearAttentionShape, linear_attention};
+pub use linear_attention::{LinearAttentionShape, channel_linear_attention, linear_attention};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
 pub use norm::{layer_norm, rms_norm};

@@ -1,6 +1,7 @@
 //! Linear attention with decay: of each head a state that forgets, and learns from each token; by the gated delta rule (Yang et
 //! al., arXiv:2412.06464) only what the state does not say already. Without it this is Mamba-2's state space (Dao and Gu,
-//! arXiv:2405.21060).
+//! arXiv:2405.21060). Where each channel of a key has a decay of its own it is Kimi Delta Attention (Kimi Team, arXiv:2510.26692), or
+//! gated linear attention (Yang et al., arXiv:2312.06635).
 
 use std::ops::Range;
 
@@ -8,7 +9,48 @@ use crate::dispatch::dispatch;
 use crate::recurrent_states::RecurrentStates;
 use crate::{AnyTensor, Documents, OpsError};
 
-pub(crate) const OP: &str = "linear_attention";
+/// What a call reads.
+#[derive(Clone, Copy)]
+pub(crate) enum Inputs<'a> {
+    /// Queries, keys and values; decays and betas of heads.
+    OfHeads([&'a AnyTensor; 2]),
+    /// Queries, keys and values; decays of channels; betas of heads.
+    OfChannels([&'a AnyTensor; 3]),
+}
+
+impl<'a> Inputs<'a> {
+    /// The operation's name.
+    pub(crate) fn op(&self) -> &'static str {
+        match self {
+            Self::OfHeads(_) => "linear_attention",
+            Self::OfChannels(_) => "channel_linear_attention",
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[&'a AnyTensor] {
+        match self {
+            Self::OfHeads(all) => all,
+            Self::OfChannels(all) => all,
+        }
+    }
+
+    /// As [`Inputs::all`] has them.
+    ///
+    /// # Panics
+    /// If they are neither two nor three.
+    pub(crate) fn of(all: &'a [AnyTensor]) -> Self {
+        match all {
+            [qkv, weights] => Self::OfHeads([qkv, weights]),
+            [qkv, decays, betas] => Self::OfChannels([qkv, decays, betas]),
+            _ => unreachable!("invariant: of heads there are two, of channels three"),
+        }
+    }
+
+    /// Queries, keys and values.
+    pub(crate) fn qkv(&self) -> &'a AnyTensor {
+        self.all()[0]
+    }
+}
 
 /// Heads in a row of queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +77,10 @@ impl LinearAttentionShape {
     }
 
     /// Tokens.
-    fn check(&self, qkv: &AnyTensor, weights: &AnyTensor) -> Result<usize, OpsError> {
-        let [tokens, width] = crate::check::matrix(qkv)?;
-        let wrong =
-            |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op: OP, what, got, expected };
+    fn check(&self, inputs: &Inputs<'_>) -> Result<usize, OpsError> {
+        let op = inputs.op();
+        let [tokens, width] = crate::check::matrix(inputs.qkv())?;
+        let wrong = |what, got: Vec<usize>, expected: Vec<usize>| OpsError::Shape { op, what, got, expected };
         let (keys, values) = (self.key_heads * self.key_dim, self.heads * self.value_dim);
         let mut columns: Vec<Range<usize>> =
             self.columns.iter().zip([keys, keys, values]).map(|(&first, of)| first..first + of).collect();
@@ -53,7 +95,18 @@ impl LinearAttentionShape {
         if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
             return Err(wrong("heads", vec![self.heads], vec![self.key_heads]));
         }
-        crate::check::shape(OP, "weights", weights.shape(), &[2, tokens * self.heads])?;
+        match inputs {
+            Inputs::OfHeads([_, weights]) => {
+                crate::check::shape(op, "weights", weights.shape(), &[2, tokens * self.heads])?;
+            }
+            Inputs::OfChannels([_, decays, betas]) => {
+                if self.key_heads != self.heads {
+                    return Err(wrong("heads", vec![self.heads], vec![self.key_heads]));
+                }
+                crate::check::shape(op, "decays", decays.shape(), &[tokens, keys])?;
+                crate::check::shape(op, "betas", betas.shape(), &[tokens, self.heads])?;
+            }
+        }
         Ok(tokens)
     }
 }
@@ -75,9 +128,37 @@ pub fn linear_attention(
     texts: &Documents,
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
-    let tokens = shape.check(qkv, weights)?;
-    crate::texts::check(OP, texts, parents, tokens)?;
-    dispatch!([qkv, weights] => linear_attention::linear_attention([qkv, weights], shape, texts, parents))
+    walked(Inputs::OfHeads([qkv, weights]), shape, texts, parents)
+}
+
+/// [`linear_attention`] in which each channel of a key forgets by itself: with the delta rule Kimi Delta Attention (Kimi Team,
+/// arXiv:2510.26692), `S <- diag(exp(decay)) S; S <- S + k (beta (v - S^T k))^T; y = S^T q`, whose queries are scaled and keys of unit
+/// length as they come.
+///
+/// # Shapes
+/// - qkv: `[tokens, _]`; decays: `[tokens, heads * key_dim]`, logarithms, at most 0; betas: `[tokens, heads]`
+/// - output: `[tokens, heads * value_dim]`, f32; rows outside every text are zeros
+///
+/// # Errors
+/// As [`linear_attention`], or if heads share keys.
+pub fn channel_linear_attention(
+    [qkv, decays, betas]: [&AnyTensor; 3],
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    parents: &[Option<usize>],
+) -> Result<AnyTensor, OpsError> {
+    walked(Inputs::OfChannels([qkv, decays, betas]), shape, texts, parents)
+}
+
+fn walked(
+    inputs: Inputs<'_>,
+    shape: &LinearAttentionShape,
+    texts: &Documents,
+    parents: &[Option<usize>],
+) -> Result<AnyTensor, OpsError> {
+    let tokens = shape.check(&inputs)?;
+    crate::texts::check(inputs.op(), texts, parents, tokens)?;
+    dispatch!(inputs.all().iter().copied() => linear_attention::linear_attention(inputs, shape, texts, parents))
 }
 
 impl RecurrentStates {
@@ -92,20 +173,43 @@ impl RecurrentStates {
         shape: &LinearAttentionShape,
         texts: &Documents,
     ) -> Result<AnyTensor, OpsError> {
-        let tokens = shape.check(qkv, weights)?;
-        crate::texts::check(OP, texts, &[], tokens)?;
-        let states = self.before(OP, texts, shape.state(), &qkv.device())?;
-        let (y, states) = stepped([&qkv.plain(), &weights.plain()], shape, texts, states)?;
+        self.walk(Inputs::OfHeads([&qkv.plain(), &weights.plain()]), shape, texts)
+    }
+
+    /// [`channel_linear_attention`] of new rows, as [`RecurrentStates::linear_attention`].
+    ///
+    /// # Errors
+    /// As [`channel_linear_attention`], or if there is not one range of rows per sequence.
+    pub fn channel_linear_attention(
+        &mut self,
+        inputs: [&AnyTensor; 3],
+        shape: &LinearAttentionShape,
+        texts: &Documents,
+    ) -> Result<AnyTensor, OpsError> {
+        let inputs = inputs.map(AnyTensor::plain);
+        self.walk(Inputs::OfChannels(inputs.each_ref()), shape, texts)
+    }
+
+    fn walk(
+        &mut self,
+        inputs: Inputs<'_>,
+        shape: &LinearAttentionShape,
+        texts: &Documents,
+    ) -> Result<AnyTensor, OpsError> {
+        let tokens = shape.check(&inputs)?;
+        crate::texts::check(inputs.op(), texts, &[], tokens)?;
+        let states = self.before(inputs.op(), texts, shape.state(), &inputs.qkv().device())?;
+        let (y, states) = stepped(inputs, shape, texts, states)?;
         self.keep(&states)?;
         Ok(y)
     }
 }
 
 fn stepped(
-    inputs: [&AnyTensor; 2],
+    inputs: Inputs<'_>,
     shape: &LinearAttentionShape,
     texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
-    dispatch!(inputs => linear_attention::stepped(inputs, shape, texts, states))
+    dispatch!(inputs.all().iter().copied() => linear_attention::stepped(inputs, shape, texts, states))
 }

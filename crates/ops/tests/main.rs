@@ -5,6 +5,7 @@
 mod apply;
 mod attention;
 mod case;
+mod channel_linear_attention;
 mod dora;
 mod embedding;
 mod errors;

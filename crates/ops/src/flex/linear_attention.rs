@@ -5,15 +5,24 @@ use std::ops::Range;
 use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
-use crate::linear_attention::{LinearAttentionShape, OP};
+use crate::linear_attention::{Inputs, LinearAttentionShape};
 use crate::{AnyTensor, Documents, OpsError, apply};
 
-/// What the kernels read: queries, keys and values; weights of heads.
-struct Read([Host; 2]);
+/// What the kernels read.
+enum Read {
+    OfHeads([Host; 2]),
+    OfChannels([Host; 3]),
+}
 
 impl Read {
-    fn of([qkv, weights]: [&AnyTensor; 2]) -> Result<Self, OpsError> {
-        Ok(Self([Host::f32_of(OP, "qkv", qkv)?, Host::f32_of(OP, "weights", weights)?]))
+    fn of(inputs: Inputs<'_>) -> Result<Self, OpsError> {
+        let host = |what, tensor| Host::f32_of(inputs.op(), what, tensor);
+        Ok(match inputs {
+            Inputs::OfHeads([qkv, weights]) => Self::OfHeads([host("qkv", qkv)?, host("weights", weights)?]),
+            Inputs::OfChannels([qkv, decays, betas]) => {
+                Self::OfChannels([host("qkv", qkv)?, host("decays", decays)?, host("betas", betas)?])
+            }
+        })
     }
 
     fn call<'a>(
@@ -24,6 +33,13 @@ impl Read {
         parents: &'a [Option<usize>],
     ) -> kernels::LinearAttention<'a> {
         let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, delta_rule } = *shape;
+        let (decays, [qkv, decay, beta]) = match self {
+            Self::OfHeads([qkv, weights]) => {
+                let (decay, beta) = weights.f32().split_at(weights.f32().len() / 2);
+                (kernels::Decays::OfHeads, [qkv.f32(), decay, beta])
+            }
+            Self::OfChannels(all) => (kernels::Decays::OfChannels, all.each_ref().map(Host::f32)),
+        };
         let shape = kernels::LinearAttentionShape {
             key_heads,
             heads,
@@ -32,11 +48,10 @@ impl Read {
             columns,
             width,
             delta_rule,
+            decays,
             documents,
             parents,
         };
-        let [qkv, weights] = self.0.each_ref().map(Host::f32);
-        let (decay, beta) = weights.split_at(weights.len() / 2);
         kernels::LinearAttention { shape, qkv, decay, beta }
     }
 }
@@ -49,7 +64,7 @@ fn has_kernel(shape: &LinearAttentionShape) -> bool {
 
 /// See [`crate::linear_attention()`].
 pub(crate) fn linear_attention(
-    inputs: [&AnyTensor; 2],
+    inputs: Inputs<'_>,
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
@@ -57,19 +72,28 @@ pub(crate) fn linear_attention(
     if !has_kernel(shape) {
         return crate::gpu::linear_attention::linear_attention(inputs, shape, texts, parents);
     }
-    let [tokens, width] = crate::check::matrix(inputs[0])?;
+    let [tokens, width] = crate::check::matrix(inputs.qkv())?;
     let (shape, texts) = (*shape, texts.clone());
     let parents = parents[..parents.len().min(texts.len())].to_vec();
-    apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
-        let read = Read::of([&plain[0], &plain[1]])?;
+    let all: Vec<AnyTensor> = inputs.all().iter().copied().cloned().collect();
+    apply(inputs.op(), &all, move |plain, wanted| {
+        let read = Read::of(Inputs::of(plain))?;
         let y = kernels::linear_attention_forward(&read.call(&shape, width, &texts, &parents), None);
         let wanted = wanted.to_vec();
         let backward = move |upstream: AnyTensor| {
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let call = read.call(&shape, width, &texts, &parents);
             let found = kernels::linear_attention_backward(&call, dy.f32());
-            let weights = [found.decay, found.beta].concat();
-            let all = [tensor(found.qkv, &[tokens, width]), tensor(weights, &[2, tokens * shape.heads])];
+            let (heads, qkv) = (shape.heads, tensor(found.qkv, &[tokens, width]));
+            let all = match read {
+                Read::OfHeads(_) => {
+                    vec![qkv, tensor([found.decay, found.beta].concat(), &[2, tokens * heads])]
+                }
+                Read::OfChannels(_) => {
+                    let decays = tensor(found.decay, &[tokens, heads * shape.key_dim]);
+                    vec![qkv, decays, tensor(found.beta, &[tokens, heads])]
+                }
+            };
             all.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
         };
         Ok((tensor(y, &[tokens, shape.heads * shape.value_dim]), Box::new(backward)))
@@ -78,7 +102,7 @@ pub(crate) fn linear_attention(
 
 /// The output of new rows and the states behind them, `[texts, state]`.
 pub(crate) fn stepped(
-    inputs: [&AnyTensor; 2],
+    inputs: Inputs<'_>,
     shape: &LinearAttentionShape,
     texts: &Documents,
     states: AnyTensor,
@@ -86,9 +110,9 @@ pub(crate) fn stepped(
     if !has_kernel(shape) {
         return crate::gpu::linear_attention::stepped(inputs, shape, texts, states);
     }
-    let [tokens, width] = crate::check::matrix(inputs[0])?;
+    let [tokens, width] = crate::check::matrix(inputs.qkv())?;
     let read = Read::of(inputs)?;
-    let mut held = Host::f32_of(OP, "states", &states)?;
+    let mut held = Host::f32_of(inputs.op(), "states", &states)?;
     drop(states);
     let call = read.call(shape, width, texts, &[]);
     let size = [tokens, shape.heads * shape.value_dim];

@@ -1,4 +1,4 @@
-//! Linear attention: by kernels, or in Burn's operations chunk by chunk.
+//! Linear attention: by kernels, or in Burn's operations chunk by chunk, of channels token by token.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
 #[cfg(feature = "cube")]
 use super::kernels;
 use super::to;
-use crate::linear_attention::LinearAttentionShape;
+use crate::linear_attention::{Inputs, LinearAttentionShape};
 use crate::{AnyTensor, Documents, OpsError, apply};
 
 /// Tokens of a chunk.
@@ -16,13 +16,15 @@ const CHUNK: usize = 64;
 
 /// See [`crate::linear_attention()`].
 pub(crate) fn linear_attention(
-    inputs: [&AnyTensor; 2],
+    inputs: Inputs<'_>,
     shape: &LinearAttentionShape,
     texts: &Documents,
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
     #[cfg(feature = "cube")]
-    if let Some(y) = kernels::linear_attention(inputs, shape, texts, parents) {
+    if let Inputs::OfHeads(inputs) = inputs
+        && let Some(y) = kernels::linear_attention(inputs, shape, texts, parents)
+    {
         return y;
     }
     let heads = Heads::new(inputs, shape)?;
@@ -41,13 +43,15 @@ pub(crate) fn linear_attention(
 
 /// The output of new rows and the states behind them, `[texts, state]`.
 pub(crate) fn stepped(
-    inputs: [&AnyTensor; 2],
+    inputs: Inputs<'_>,
     shape: &LinearAttentionShape,
     texts: &Documents,
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     #[cfg(feature = "cube")]
-    if let Some(stepped) = kernels::linear_attention_stepped(inputs, shape, texts, &states) {
+    if let Inputs::OfHeads(inputs) = inputs
+        && let Some(stepped) = kernels::linear_attention_stepped(inputs, shape, texts, &states)
+    {
         return Ok(stepped);
     }
     let heads = Heads::new(inputs, shape)?;
@@ -71,10 +75,13 @@ struct Heads {
     beta: Tensor<3>,
     decay: Tensor<3>,
     delta_rule: bool,
+    /// Whether channels have decays.
+    of_channels: bool,
 }
 
 impl Heads {
-    fn new([qkv, weights]: [&AnyTensor; 2], shape: &LinearAttentionShape) -> Result<Self, OpsError> {
+    fn new(inputs: Inputs<'_>, shape: &LinearAttentionShape) -> Result<Self, OpsError> {
+        let qkv = inputs.qkv();
         let dtype = super::wide_dtype(qkv);
         let qkv = to(qkv.rank::<2>()?, dtype);
         let LinearAttentionShape { key_heads, heads, key_dim, value_dim, columns, delta_rule } = *shape;
@@ -85,22 +92,26 @@ impl Heads {
             own.reshape([tokens, heads, key_dim]).swap_dims(0, 1)
         };
         let values = qkv.clone().narrow(1, columns[2], heads * value_dim);
-        let weights = to(weights.rank::<2>()?, dtype);
-        let column = |at: usize| {
-            weights
-                .clone()
-                .narrow(0, at, 1)
-                .reshape([tokens, heads])
-                .swap_dims(0, 1)
-                .reshape([heads, tokens, 1])
+        let of_heads = |x: Tensor<2>, each: usize| x.reshape([tokens, heads, each]).swap_dims(0, 1);
+        let (decay, beta) = match inputs {
+            Inputs::OfHeads([_, weights]) => {
+                let weights = to(weights.rank::<2>()?, dtype);
+                let row = |at: usize| of_heads(weights.clone().narrow(0, at, 1), 1);
+                (row(0), row(1))
+            }
+            Inputs::OfChannels([_, decays, betas]) => {
+                let [decays, betas] = [to(decays.rank::<2>()?, dtype), to(betas.rank::<2>()?, dtype)];
+                (of_heads(decays, key_dim), of_heads(betas, 1))
+            }
         };
         Ok(Self {
             q: keys(columns[0]),
             k: keys(columns[1]),
             v: values.reshape([tokens, heads, value_dim]).swap_dims(0, 1),
-            beta: column(1),
-            decay: column(0),
+            beta,
+            decay,
             delta_rule,
+            of_channels: matches!(inputs, Inputs::OfChannels(_)),
         })
     }
 
@@ -118,23 +129,35 @@ impl Heads {
             beta: part(&self.beta),
             decay: part(&self.decay),
             delta_rule: self.delta_rule,
+            of_channels: self.of_channels,
         }
     }
 
     /// A text's outputs, and the state behind it.
     fn walk(&self, rows: &Range<usize>, state: Tensor<3>) -> Result<(Vec<Tensor<3>>, Tensor<3>), OpsError> {
         let (mut state, mut all) = (state, Vec::new());
-        for start in rows.clone().step_by(CHUNK) {
-            let (out, next) = self.part(&(start..rows.end.min(start + CHUNK))).chunk(state)?;
+        let chunk = if self.of_channels { 1 } else { CHUNK };
+        for start in rows.clone().step_by(chunk) {
+            let part = self.part(&(start..rows.end.min(start + chunk)));
+            let (out, next) = if self.of_channels { part.token(state) } else { part.chunk(state)? };
             all.push(out);
             state = next;
         }
         Ok((all, state))
     }
 
+    /// What a token gives, and the state behind it.
+    fn token(self, state: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
+        let Self { q, k, v, beta, decay, delta_rule, .. } = self;
+        let state = state * decay.exp().swap_dims(1, 2);
+        let new = if delta_rule { v - k.clone().matmul(state.clone()) } else { v };
+        let state = state + k.swap_dims(1, 2).matmul(new * beta);
+        (q.matmul(state.clone()), state)
+    }
+
     /// What a chunk gives, and the state behind it; states are `[heads, key_dim, value_dim]`.
     fn chunk(self, state: Tensor<3>) -> Result<(Tensor<3>, Tensor<3>), OpsError> {
-        let Self { q, k, v, beta, decay, delta_rule } = self;
+        let Self { q, k, v, beta, decay, delta_rule, .. } = self;
         let [heads, tokens, _] = q.dims();
         let on = (q.device(), q.dtype());
         let upto = below(tokens, 0, &on);

@@ -7,7 +7,7 @@ use burnish_gpu_kernels as kernels;
 
 use super::OnDevice;
 use crate::cube::{Inputs, client, launch};
-use crate::linear_attention::{LinearAttentionShape, OP};
+use crate::linear_attention::LinearAttentionShape;
 use crate::{AnyTensor, Documents, OpsError, apply};
 
 /// The kernel for rows of `width` columns; `None` where there is none.
@@ -46,7 +46,7 @@ pub(in crate::gpu) fn linear_attention(
     let (heads, device) = (shape.heads, inputs[0].plain().device());
     let OnDevice { plan, words } = texts.walked.of(kernel.chunk(), texts, Some(parents), (tokens, &device));
     let y = [tokens, heads * shape.value_dim];
-    Some(apply(OP, &inputs.map(Clone::clone), move |plain, wanted| {
+    Some(apply("linear_attention", &inputs.map(Clone::clone), move |plain, wanted| {
         let read = |more: &[&AnyTensor]| {
             let all: Vec<&AnyTensor> = plain.iter().chain(more.iter().copied()).collect();
             Inputs::of(&all).expect("invariant: in f32 on one device").and_integers(words.clone())

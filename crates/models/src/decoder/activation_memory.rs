@@ -48,7 +48,9 @@ impl Spec {
         let channels = self.conv.map_or(0, |_| 4 * h.div_ceil(tp_size));
         let of_delta = self.delta.map_or(0, |d| {
             let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
-            of_linear(2 * keys + values, values, d.value_heads).div_ceil(tp_size)
+            // Of channels that forget each by itself how much they do as layers say it, with the gates, and as the rule reads it.
+            let by_channel = d.by_channel.map_or(0, |rank| 2 * rank + 6 * keys + 3 * values);
+            (of_linear(2 * keys + values, values, d.value_heads) + by_channel).div_ceil(tp_size)
         });
         let channels = channels.max(of_delta);
         // Every rank has a state space whole, with what passes by it.

@@ -109,6 +109,9 @@ pub(crate) trait BlockRun {
         norms: Option<[&Self::Norm; 3]>,
     ) -> Result<[Self::X; 3], OpsError>;
 
+    /// What linears gave, one after another.
+    fn side_by_side(&self, all: &[Self::X]) -> Result<Self::X, OpsError>;
+
     /// Queries, keys and values, and the gates that linears give with them.
     fn queries_and_gates(&self, x: Self::X) -> Result<(Self::X, Self::X), OpsError>;
 
@@ -220,6 +223,8 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     /// `qkv` is then what makes queries, and what makes keys and values.
     pub(crate) latent: Option<LatentLayers<'a, R>>,
     pub(crate) qkv: &'a [R::Linear],
+    /// Narrow layers, with the wide ones behind them: what stands behind what `qkv` gives.
+    pub(crate) narrow: &'a [[R::Linear; 2]],
     pub(crate) qk_norms: Option<&'a (R::Norm, R::Norm)>,
     /// Whether a convolution stands in place of attention, with a delta rule or without.
     pub(crate) convolves: bool,
@@ -339,6 +344,7 @@ fn attention<R: BlockRun>(
     let mut gates = None;
     let qkv = match &block.latent {
         Some(latent) => of_latents(run, x, block, latent, name)?,
+        None if !block.narrow.is_empty() => of_channels(run, x, block, name)?,
         None => {
             let mut qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
             if run.spec().head_gates.is_some() && !block.convolves {
@@ -486,6 +492,23 @@ fn of_latents<R: BlockRun>(
     // Each rank's heads give an addend of its gradient.
     let turned = run.copy_to_tp(&turned, &format!("{name}: turned keys"))?;
     run.latent_heads(&q, &kv, &turned)
+}
+
+/// What linear attention reads whose channels forget each by itself: queries, keys, values and what each head learns by, gates, and
+/// what channels forget by. Narrow layers every rank has whole.
+fn of_channels<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    name: &str,
+) -> Result<R::X, OpsError> {
+    let x = block.attention_norm.map_or_else(|| Ok(x.clone()), |norm| run.norm(x, norm))?;
+    let mut all = vec![columns(run, &x, None, block.qkv, name)?];
+    for (at, [narrow, wide]) in block.narrow.iter().enumerate() {
+        let low = run.linears(&run.plain(x.clone()), std::slice::from_ref(narrow), false, None)?;
+        all.push(columns(run, &low, None, std::slice::from_ref(wide), &format!("{name}: narrow {at}"))?);
+    }
+    run.side_by_side(&all)
 }
 
 /// The feed-forward and the experts of each token, both of the stream.
@@ -804,6 +827,11 @@ impl BlockRun for OnTensors<'_> {
         norms: Option<[&NormTensors; 3]>,
     ) -> Result<[AnyTensor; 3], OpsError> {
         selective_scan::steps_and_directions(x, norms, self.spec)
+    }
+
+    fn side_by_side(&self, all: &[AnyTensor]) -> Result<AnyTensor, OpsError> {
+        let all = all.iter().map(AnyTensor::rank::<2>).collect::<Result<Vec<_>, _>>()?;
+        Ok(AnyTensor::new(Tensor::cat(all, 1)))
     }
 
     fn queries_and_gates(&self, x: AnyTensor) -> Result<(AnyTensor, AnyTensor), OpsError> {

@@ -7,10 +7,10 @@ use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, 
 
 use crate::decoder::invocation::Invocation;
 use crate::decoder::layers::{
-    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_RATES,
-    Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts,
-    NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR,
-    SINKS, Selective, Ssd,
+    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, Delta,
+    LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts, NormPlace,
+    PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS,
+    Selective, Ssd,
 };
 use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::Orders;
@@ -241,6 +241,18 @@ impl Builder {
                     self.packed(Place::DeltaGroupHeads, &name(of_numbers), (&[each; 2], heads), h, false)?,
                 ])
             }
+            DeltaNames::ByChannel([of_q, of_k, of_v, of_learning], _) => {
+                let layers = [
+                    (of_q, Place::DeltaKeys, keys),
+                    (of_k, Place::DeltaKeys, keys),
+                    (of_v, Place::DeltaValues, values),
+                    (of_learning, Place::DeltaHeads, sizes.value_heads),
+                ];
+                let layers = layers.into_iter();
+                layers
+                    .map(|(module, place, width)| self.linear(place, &name(module), [width, h], false))
+                    .collect()
+            }
             DeltaNames::ByLayer(all) => {
                 let places = [
                     (Place::DeltaKeys, keys),
@@ -256,6 +268,25 @@ impl Builder {
                     .collect()
             }
         }
+    }
+
+    /// Of a delta rule whose channels forget each by itself what makes gates, and what channels forget by.
+    fn narrow_layers(
+        &mut self,
+        spec: &Spec,
+        sizes: &GatedDelta,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Vec<[Layer; 2]>, ModelError> {
+        let (DeltaNames::ByChannel(_, pairs), Some(rank)) = (spec.names.delta, sizes.by_channel) else {
+            return Ok(Vec::new());
+        };
+        let (keys, values) = (sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim);
+        let pairs = pairs.into_iter().zip([(Place::DeltaValues, values), (Place::DeltaKeys, keys)]);
+        let made = pairs.map(|([narrow, wide], (place, width))| {
+            let narrow = self.linear(Place::Latent, &name(narrow), [rank, spec.hidden], false)?;
+            Ok([narrow, self.linear(place, &name(wide), [width, rank], false)?])
+        });
+        made.collect()
     }
 
     /// A state space, whole on every rank.
@@ -433,6 +464,10 @@ impl Builder {
                 vec![self.packed(Place::QkvPerGroup, &name(module), (&[q / 4; 3], 4), h, bias)?]
             }
         };
+        let narrow = match of_delta {
+            Some(sizes) => self.narrow_layers(spec, sizes, &name)?,
+            None => Vec::new(),
+        };
         let still = spec.layers[layer].rope.is_none();
         let normed = |kind: &QkNorm| !(*kind == QkNorm::PerHeadRotatedBare && still);
         let attends = convolution.is_none() && of_delta.is_none() && !no_attention;
@@ -482,12 +517,17 @@ impl Builder {
         let of_kernel = kernels.next();
         let delta = match of_delta {
             Some(sizes) => {
-                let [bias, log_rate] = DELTA_RATES.map(name);
+                let [bias, log_rate] = names.delta.rates().map(name);
+                let heads = sizes.value_heads;
+                let (biases, rates) = match sizes.by_channel {
+                    Some(_) => (heads * sizes.key_dim, vec![1, 1, heads, 1]),
+                    None => (heads, vec![heads]),
+                };
                 Some(Delta {
                     kernels: kernels.collect(),
-                    bias: self.add(bias, &[sizes.value_heads], Role::Bias)?,
+                    bias: self.add(bias, &[biases], Role::Bias)?,
                     // Trained as any weight, and no matrix.
-                    log_rate: self.add(log_rate, &[sizes.value_heads], Role::Matrix)?,
+                    log_rate: self.add(log_rate, &rates, Role::Matrix)?,
                     norm: self.norm_of(
                         NormPlace::Divided,
                         &name(names.delta.norm()),
@@ -603,6 +643,7 @@ impl Builder {
             attention_norm,
             latent,
             qkv,
+            narrow,
             qk_norms,
             sinks,
             conv,

@@ -1,15 +1,18 @@
 //! Linear attention by the gated delta rule (Yang et al., arXiv:2412.06464): of each head a matrix that forgets, and learns
-//! from each token what that differs in from what the matrix says.
+//! from each token what that differs in from what the matrix says. In Kimi Delta Attention (Kimi Team, arXiv:2510.26692) each channel
+//! of a key forgets by itself.
 
-use burn::tensor::Tensor;
+use burn::tensor::activation::sigmoid;
+use burn::tensor::{DType, Tensor};
 use burnish_ops::{
     AnyTensor, Documents, GroupNorm, HeadSteps, LinearAttentionShape, OpsError, UnitHeads, gated_norm,
-    head_weights, split_columns,
+    head_weights, rms_norm, split_columns,
 };
 
 use crate::Spec;
 use crate::decoder::layers::{Delta, NormTensors};
-use crate::decoder::state_cache::{Scanned, StateCache};
+use crate::decoder::queries_keys::cast;
+use crate::decoder::state_cache::{Scanned, StateCache, StateWeights};
 use crate::spec::GatedDelta;
 use crate::spec::names::DeltaNames;
 
@@ -78,6 +81,38 @@ impl Sizes {
     }
 }
 
+/// The rule whose channels forget each by itself, over what `scanned` makes of what the layers give: queries, keys and values, how much
+/// each head learns, gates, how much each channel forgets.
+fn run_by_channel(
+    x: &AnyTensor,
+    delta: &Tensors,
+    spec: &Spec,
+    of: &GatedDelta,
+    scanned: impl FnOnce(Scanned<'_>) -> Result<AnyTensor, OpsError>,
+) -> Result<AnyTensor, OpsError> {
+    let heads = delta.bias.shape()[0] / of.key_dim;
+    let Sizes { shape, units } = Sizes::new(heads, of);
+    let (keys, values) = (heads * of.key_dim, heads * of.value_dim);
+    let [x, learning, gates, steps]: [AnyTensor; 4] =
+        split_columns(x, &[2 * keys + values, heads, values, keys])?
+            .try_into()
+            .expect("invariant: a piece for each width");
+    let log_rate = delta.log_rate.rank::<4>()?.reshape([heads, 1]).repeat_dim(1, of.key_dim).reshape([keys]);
+    let (bias, log_rate) = (delta.bias.clone(), AnyTensor::new(log_rate));
+    let both = head_weights(&HeadSteps { steps, learning: None, bias, log_rate })?.rank::<2>()?;
+    let tokens = x.shape()[0];
+    let decays = AnyTensor::new(both.narrow(0, 0, 1).reshape([tokens, keys]));
+    let betas = AnyTensor::new(sigmoid(cast(learning.rank::<2>()?, DType::F32)));
+    let weights = StateWeights::OfChannels([&decays, &betas]);
+    let out = scanned(Scanned { x: &x, units: Some(&units), weights, shape: &shape })?;
+    let by_head = AnyTensor::new(out.rank::<2>()?.reshape([tokens * heads, of.value_dim]));
+    let normed = rms_norm(&by_head, &delta.norm.gamma, of.norm_eps.unwrap_or(spec.norm_eps))?;
+    let gates = gates.rank::<2>()?;
+    let dtype = gates.dtype();
+    let gated = normed.rank::<2>()?.reshape([tokens, values]) * sigmoid(cast(gates, DType::F32));
+    Ok(AnyTensor::new(cast(gated, dtype)))
+}
+
 /// The rule over what `scanned` makes of what the layers give.
 fn run(
     x: &AnyTensor,
@@ -86,6 +121,9 @@ fn run(
     scanned: impl FnOnce(Scanned<'_>) -> Result<AnyTensor, OpsError>,
 ) -> Result<AnyTensor, OpsError> {
     let of = spec.delta.expect("invariant: a block with a delta rule has its sizes");
+    if of.by_channel.is_some() {
+        return run_by_channel(x, delta, spec, &of, scanned);
+    }
     let key_heads = delta.bias.shape()[0] / of.each();
     let Sizes { shape, units } = Sizes::new(key_heads, &of);
     let [x, gates, learning, forgetting] = read(x, key_heads, spec, &of)?;
@@ -98,7 +136,12 @@ fn run(
         let [kept, learned] = [0, 1].map(|at| both.clone().slice([at..at + 1, 0..of_heads]));
         weights = AnyTensor::new(Tensor::cat(vec![kept, learned * 2.0], 0));
     }
-    let out = scanned(Scanned { x: &x, units: Some(&units), weights: &weights, shape: &shape })?;
+    let out = scanned(Scanned {
+        x: &x,
+        units: Some(&units),
+        weights: StateWeights::OfHeads(&weights),
+        shape: &shape,
+    })?;
     let norm = GroupNorm {
         group: shape.value_dim,
         gamma: delta.norm.gamma.clone(),

@@ -35,9 +35,16 @@ impl<'a> BlockTap<'a> {
         });
         let ssd = block.ssd.iter().flat_map(Ssd::layers);
         let of_ssd = tensors.ssd.iter().flat_map(Ssd::layers);
-        let layers = latent.chain(&block.qkv).chain(&block.o).chain(ssd).chain(&block.up).chain(&block.down);
+        let layers = latent
+            .chain(&block.qkv)
+            .chain(block.narrow.iter().flatten())
+            .chain(&block.o)
+            .chain(ssd)
+            .chain(&block.up)
+            .chain(&block.down);
         let linears = of_latent
             .chain(&tensors.qkv)
+            .chain(tensors.narrow.iter().flatten())
             .chain(&tensors.o)
             .chain(of_ssd)
             .chain(&tensors.up)

@@ -748,9 +748,6 @@ pub(crate) struct Delta<T, N> {
     pub(crate) norm: N,
 }
 
-/// What heads of a gated delta rule forget by.
-pub(crate) const DELTA_RATES: [&str; 2] = ["linear_attn.dt_bias", "linear_attn.A_log"];
-
 /// A state space in a block, or of `L`, `T` and `N` for its layers, its numbers and its norm.
 #[derive(Clone, Debug)]
 pub(crate) struct Ssd<L, T, N> {
@@ -870,6 +867,8 @@ pub(crate) struct Block {
     pub(crate) latent: Option<Latent>,
     /// Queries, keys and values: three, or one that has all.
     pub(crate) qkv: Vec<Layer>,
+    /// Narrow layers, with the wide ones behind them: of gates, and of what channels forget by, where each does by itself.
+    pub(crate) narrow: Vec<[Layer; 2]>,
     pub(crate) qk_norms: Option<(Norm, Norm)>,
     /// A logit for each query head.
     pub(crate) sinks: Option<usize>,
@@ -905,6 +904,7 @@ pub(crate) struct BlockTensors {
     pub(crate) attention_norm: Option<NormTensors>,
     pub(crate) latent: Option<LatentTensors>,
     pub(crate) qkv: Vec<Linear>,
+    pub(crate) narrow: Vec<[Linear; 2]>,
     pub(crate) qk_norms: Option<(NormTensors, NormTensors)>,
     pub(crate) sinks: Option<AnyTensor>,
     pub(crate) conv: Option<NormParts<AnyTensor>>,
@@ -936,6 +936,7 @@ impl BlockTensors {
                 norm: &latent.norm,
             }),
             qkv: &self.qkv,
+            narrow: &self.narrow,
             qk_norms: self.qk_norms.as_ref(),
             convolves: self.conv.is_some(),
             o: self.o.as_ref(),
@@ -983,6 +984,7 @@ struct BlockParts<T> {
     attention_norm: Option<NormParts<T>>,
     latent: Option<LatentParts<T>>,
     qkv: Vec<LayerParts<T>>,
+    narrow: Vec<[LayerParts<T>; 2]>,
     qk_norms: Option<(NormParts<T>, NormParts<T>)>,
     sinks: Option<T>,
     conv: Option<NormParts<T>>,
@@ -1019,6 +1021,7 @@ impl<T> BlockParts<T> {
                 norm: latent.norm.map(&mut *make),
             }),
             qkv: self.qkv.into_iter().map(|parts| each(parts, make)).collect(),
+            narrow: self.narrow.into_iter().map(|pair| pair.map(|parts| each(parts, make))).collect(),
             qk_norms: self.qk_norms.map(|(q, k)| (q.map(&mut *make), k.map(&mut *make))),
             sinks: self.sinks.map(&mut *make),
             conv: norm(self.conv, make),
@@ -1083,6 +1086,11 @@ impl Block {
             attention_norm: norm(&self.attention_norm),
             latent: self.latent.as_ref().map(|latent| latent.active(adapters)),
             qkv: of(&self.qkv),
+            narrow: self
+                .narrow
+                .iter()
+                .map(|pair| pair.each_ref().map(|layer| layer.active(adapters)))
+                .collect(),
             qk_norms: self.qk_norms.map(|(q, k)| (q.active(adapters), k.active(adapters))),
             sinks: self.sinks,
             conv: self.conv,
@@ -1178,7 +1186,13 @@ impl Block {
         let latent = self.latent.iter().flat_map(Latent::layers);
         let per_layer = self.per_layer.iter().flat_map(|own| [&own.gate, &own.projection]);
         let ssd = self.ssd.iter().flat_map(Ssd::layers);
-        let usual = latent.chain(&self.qkv).chain(&self.o).chain(ssd).chain(&self.up).chain(&self.down);
+        let usual = latent
+            .chain(&self.qkv)
+            .chain(self.narrow.iter().flatten())
+            .chain(&self.o)
+            .chain(ssd)
+            .chain(&self.up)
+            .chain(&self.down);
         usual.chain(mixture).chain(per_layer).chain(self.altup.iter().flat_map(Alternating::layers))
     }
 
@@ -1190,7 +1204,13 @@ impl Block {
         let per_layer = self.per_layer.iter_mut().flat_map(|own| [&mut own.gate, &mut own.projection]);
         let altup = self.altup.iter_mut().flat_map(Alternating::layers_mut);
         let ssd = self.ssd.iter_mut().flat_map(Ssd::layers_mut);
-        let usual = latent.chain(&mut self.qkv).chain(o).chain(ssd).chain(up).chain(down);
+        let usual = latent
+            .chain(&mut self.qkv)
+            .chain(self.narrow.iter_mut().flatten())
+            .chain(o)
+            .chain(ssd)
+            .chain(up)
+            .chain(down);
         usual.chain(mixture).chain(per_layer).chain(altup)
     }
 
@@ -1233,6 +1253,17 @@ impl Block {
                 _ => None,
             },
             qkv: side_by_side(&self.qkv, parts.qkv)?,
+            narrow: {
+                let pairs = self.narrow.iter().zip(parts.narrow);
+                let ready = |(pair, parts): (&[Layer; 2], [LayerParts<AnyTensor>; 2])| {
+                    let ([first, second], [of_first, of_second]) = (pair, parts);
+                    Ok([
+                        first.assemble(of_first, how, &row_norms)?,
+                        second.assemble(of_second, how, &row_norms)?,
+                    ])
+                };
+                pairs.map(ready).collect::<Result<_, OpsError>>()?
+            },
             qk_norms,
             sinks: parts.sinks,
             conv: match (parts.conv, &parts.delta) {

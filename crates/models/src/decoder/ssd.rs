@@ -12,7 +12,7 @@ use crate::decoder::block::Walked;
 use crate::decoder::layers::{NormTensors, Ssd};
 use crate::decoder::queries_keys::cast;
 use crate::decoder::selective_scan;
-use crate::decoder::state_cache::{Behind, Scanned};
+use crate::decoder::state_cache::{Behind, Scanned, StateWeights};
 use crate::spec::SsdSpec;
 
 pub(crate) type Tensors = Ssd<Linear, AnyTensor, NormTensors>;
@@ -59,7 +59,12 @@ fn run(
     let log_rate = ssd.log_rate.clone();
     let weights = head_weights(&HeadSteps { steps: by_head, learning: None, bias, log_rate })?;
     let shape = shape(&sizes);
-    let (values, out) = scanned(Scanned { x: &convolved, units: None, weights: &weights, shape: &shape })?;
+    let (values, out) = scanned(Scanned {
+        x: &convolved,
+        units: None,
+        weights: StateWeights::OfHeads(&weights),
+        shape: &shape,
+    })?;
     let values = values.rank::<2>()?.narrow(1, 0, sizes.width());
     // What passes by the states.
     let [tokens, width] = values.dims();

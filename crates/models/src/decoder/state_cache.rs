@@ -3,8 +3,16 @@
 
 use burnish_ops::{
     AnyTensor, ConvCache, Documents, LinearAttentionShape, OpsError, RecurrentStates, SelectiveScan,
-    UnitHeads, conv_heads, linear_attention,
+    UnitHeads, channel_linear_attention, conv_heads, linear_attention,
 };
+
+/// How much of a state each token forgets, and learns.
+pub(crate) enum StateWeights<'a> {
+    /// Each head.
+    OfHeads(&'a AnyTensor),
+    /// Each channel of a key forgets, and each head learns.
+    OfChannels([&'a AnyTensor; 2]),
+}
 
 /// What is convolved and then walked.
 pub(crate) struct Scanned<'a> {
@@ -12,8 +20,7 @@ pub(crate) struct Scanned<'a> {
     pub(crate) x: &'a AnyTensor,
     /// Heads of it that are of unit length.
     pub(crate) units: Option<&'a UnitHeads>,
-    /// Of each token's heads.
-    pub(crate) weights: &'a AnyTensor,
+    pub(crate) weights: StateWeights<'a>,
     pub(crate) shape: &'a LinearAttentionShape,
 }
 
@@ -30,7 +37,14 @@ impl Scanned<'_> {
         parents: &[Option<usize>],
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
         let qkv = conv_heads(self.x, kernel, bias, self.units, documents, parents)?;
-        let out = linear_attention(&qkv, self.weights, self.shape, documents, parents)?;
+        let out = match self.weights {
+            StateWeights::OfHeads(weights) => {
+                linear_attention(&qkv, weights, self.shape, documents, parents)?
+            }
+            StateWeights::OfChannels([decays, betas]) => {
+                channel_linear_attention([&qkv, decays, betas], self.shape, documents, parents)?
+            }
+        };
         Ok((qkv, out))
     }
 }
@@ -87,7 +101,14 @@ impl StateCache {
     ) -> Result<(AnyTensor, AnyTensor), OpsError> {
         let Scanned { x, units, weights, shape } = scanned;
         let qkv = self.convolved.run_heads(x, kernel, bias, units, documents)?;
-        let out = self.states.linear_attention(&qkv, weights, shape, documents)?;
+        let out = match weights {
+            StateWeights::OfHeads(weights) => {
+                self.states.linear_attention(&qkv, weights, shape, documents)?
+            }
+            StateWeights::OfChannels([decays, betas]) => {
+                self.states.channel_linear_attention([&qkv, decays, betas], shape, documents)?
+            }
+        };
         Ok((qkv, out))
     }
 

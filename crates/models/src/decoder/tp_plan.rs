@@ -347,9 +347,15 @@ impl Parallel {
                     let split = delta_split(*place, sizes, ranks)?;
                     layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
                 }
-                for index in [delta.bias, delta.log_rate] {
-                    let split = delta_split(Place::DeltaHeads, sizes, ranks)?;
-                    layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
+                let (of_bias, along) = match sizes.by_channel {
+                    Some(_) => (Place::DeltaKeys, 2),
+                    None => (Place::DeltaHeads, 0),
+                };
+                for (index, place, along) in
+                    [(delta.bias, of_bias, 0), (delta.log_rate, Place::DeltaHeads, along)]
+                {
+                    let split = delta_split(place, sizes, ranks)?;
+                    layouts[index] = Some(TpLayout::sharded(&shapes[index], along, split)?);
                 }
                 continue;
             }

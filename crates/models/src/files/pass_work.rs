@@ -317,6 +317,9 @@ impl Walk<'_> {
         let came = *tracked;
         self.beside(Operation::QueriesKeysValues, &block.qkv, tokens, came, tracked);
         self.gathered(Operation::QueriesKeysValues, &block.qkv, *tracked);
+        for layer in block.narrow.iter().flatten() {
+            self.linear(Operation::QueriesKeysValues, layer, tokens, came, tracked);
+        }
         self.mixer(at, block, *tracked);
         for layer in block.ssd.iter().flat_map(Ssd::layers) {
             self.linear(Operation::OtherLayers, layer, tokens, *tracked, tracked);

@@ -219,6 +219,7 @@ impl Blueprint {
                 .latent
                 .as_ref()
                 .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
+            let narrow: Vec<_> = block.narrow.iter().map(|pair| pair.each_ref().map(size)).collect();
             let ssd = block.ssd.as_ref().map(|ssd| ssd.run().map(size, |_| ()));
             let per_layer = block.per_layer.as_ref().map(|own| (size(&own.gate), size(&own.projection)));
             let altup = block.altup.as_ref().map(|own| Alternating {
@@ -239,6 +240,7 @@ impl Blueprint {
                     norm: &(),
                 }),
                 qkv: &qkv,
+                narrow: &narrow,
                 qk_norms: block.qk_norms.map(|_| &norms),
                 convolves: block.conv.is_some(),
                 o: o.as_ref(),
@@ -475,6 +477,10 @@ impl BlockRun for OnSizes<'_> {
     fn latent_and_turned(&self, features: &usize) -> Result<(usize, usize), OpsError> {
         let rank = self.spec.latent.map_or(0, |latent| latent.rank);
         Ok((rank, features - rank))
+    }
+
+    fn side_by_side(&self, all: &[usize]) -> Result<usize, OpsError> {
+        Ok(all.iter().sum())
     }
 
     fn values_and_gates(&self, x: &usize) -> Result<[usize; 2], OpsError> {

@@ -10,6 +10,7 @@ mod gemma;
 mod gpt;
 mod granite;
 mod indexed;
+mod kimi_linear;
 mod layer_normed;
 mod lfm;
 mod llamas;
@@ -34,6 +35,7 @@ use gpt::{
 };
 use granite::{granite_swa, granitemoe_swa};
 use indexed::{deepseek_v32, glm_moe_dsa};
+use kimi_linear::kimi_linear;
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
@@ -237,6 +239,7 @@ static FAMILIES: &[Entry] = &[
     family("kimi_k2", "DeepseekV3", deepseek_v3),
     family("deepseek_v32", "DeepseekV32", deepseek_v32),
     family("glm_moe_dsa", "GlmMoeDsa", glm_moe_dsa),
+    family("kimi_linear", "KimiLinear", kimi_linear),
     family("deepseek", "Deepseek", deepseek_v1),
     family("bailing_moe", "BailingMoe", bailing_moe),
     family("bailing_moe_v2", "BailingMoeV2", bailing_moe_v2),
@@ -332,7 +335,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 /// Well-known models that are something else, and what.
 const OTHERS: [(&str, &[&str]); 3] = [
     ("a mixture of experts of a kind that is not computed here", &["dbrx", "minimax"]),
-    ("layers with a state", &["rwkv", "recurrent_gemma", "zamba", "zamba2", "kimi_linear"]),
+    ("layers with a state", &["rwkv", "recurrent_gemma", "zamba", "zamba2"]),
     ("an encoder and a decoder", &["t5", "mt5", "bart", "mbart", "pegasus", "t5gemma", "whisper"]),
 ];
 

@@ -297,6 +297,9 @@ pub struct GatedDelta {
     pub taps: usize,
     /// Whether twice as much is learned, so that what a matrix says may change its sign (OLMo Hybrid).
     pub doubled: bool,
+    /// Where each channel of a key forgets by itself, through layers of this width, and gates are made by such ones too and are sigmoids
+    /// (Kimi Delta Attention, arXiv:2510.26692).
+    pub by_channel: Option<usize>,
     /// Added to the mean square in the norm of each head, where it is not that of the stream's norms.
     pub norm_eps: Option<f32>,
 }

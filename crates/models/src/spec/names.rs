@@ -84,6 +84,9 @@ pub enum DeltaNames {
     /// Queries, keys, values, gates, what each head learns by and what it forgets by; of the first three each has a convolution
     /// of its own (OLMo Hybrid).
     ByLayer([&'static str; 6]),
+    /// Queries, keys, values, and what each head learns by; the narrow layer and the wide one of gates, and those of what channels forget
+    /// by. Of the first three each has a convolution of its own (Kimi Linear).
+    ByChannel([&'static str; 4], [[&'static str; 2]; 2]),
 }
 
 impl DeltaNames {
@@ -92,6 +95,7 @@ impl DeltaNames {
     pub fn convolutions(&self) -> &'static [&'static str] {
         match self {
             Self::ByLayer(_) => &["linear_attn.q_conv1d", "linear_attn.k_conv1d", "linear_attn.v_conv1d"],
+            Self::ByChannel(..) => &["self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d"],
             Self::Apart(_) | Self::PerGroup(_) => &["linear_attn.conv1d"],
         }
     }
@@ -101,7 +105,17 @@ impl DeltaNames {
     pub fn norm(&self) -> &'static str {
         match self {
             Self::ByLayer(_) => "linear_attn.o_norm",
+            Self::ByChannel(..) => "self_attn.o_norm",
             Self::Apart(_) | Self::PerGroup(_) => "linear_attn.norm",
+        }
+    }
+
+    /// What its heads forget by: what is added, and the logarithms of their rates.
+    #[must_use]
+    pub fn rates(&self) -> [&'static str; 2] {
+        match self {
+            Self::ByChannel(..) => ["self_attn.forget_gate.dt_bias", "self_attn.forget_gate.A_log"],
+            _ => ["linear_attn.dt_bias", "linear_attn.A_log"],
         }
     }
 
@@ -110,6 +124,7 @@ impl DeltaNames {
     pub fn output(&self) -> &'static str {
         match self {
             Self::ByLayer(_) => "linear_attn.o_proj",
+            Self::ByChannel(..) => "self_attn.o_proj",
             Self::Apart(_) | Self::PerGroup(_) => "linear_attn.out_proj",
         }
     }
@@ -383,6 +398,27 @@ pub(crate) const BAILING_MOE_V2: Names = Names {
     qk_norms: ["attention.query_layernorm", "attention.key_layernorm"],
     experts: ExpertNames { correction: "mlp.gate.expert_bias", ..GLM4_MOE.experts },
     ..BAILING_MOE
+};
+
+/// Kimi Linear's: latents without a rotation, and delta rules of channels.
+pub(crate) const KIMI_LINEAR: Names = Names {
+    delta: DeltaNames::ByChannel(
+        ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.b_proj"],
+        [
+            ["self_attn.g_a_proj", "self_attn.g_b_proj"],
+            ["self_attn.forget_gate.f_a_proj", "self_attn.forget_gate.f_b_proj"],
+        ],
+    ),
+    experts: ExpertNames {
+        files: ExpertFiles::Apart {
+            experts: "block_sparse_moe.experts",
+            modules: ["w1", "w3", "w2"],
+            router: "block_sparse_moe.gate",
+        },
+        ..GLM4_MOE.experts
+    },
+    other_parts: &[(".self_attn.forget_gate.", ".self_attn."), (".mlp.", ".block_sparse_moe.")],
+    ..DEEPSEEK_LITE
 };
 
 /// ERNIE 4.5's mixtures'.

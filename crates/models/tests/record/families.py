@@ -565,6 +565,12 @@ def more_families():
         num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2,
         q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=9, n_group=3, topk_group=2, routed_scaling_factor=1.7,
         mlp_layer_types=["dense", "sparse"], index_topk=80, index_n_heads=2, index_head_dim=8)
+    # Channels that forget each by itself, over more tokens than one chunk; latents in which nothing turns.
+    yield "kimi-linear", "kimi_linear", {k: v for k, v in mixed.items() if not k.startswith(("num_experts", "max_"))} | dict(
+        num_hidden_layers=3, num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, num_experts=6,
+        num_experts_per_token=2, num_shared_experts=2, num_expert_group=3, topk_group=2, routed_scaling_factor=1.7, qk_nope_head_dim=8,
+        qk_rope_head_dim=4, v_head_dim=9, model_max_length=128, linear_attn_config=dict(
+            num_heads=3, head_dim=6, short_conv_kernel_size=3, full_attn_layers=[2], kda_layers=[1, 3]))
 
 
 def state_spaces(square, mixed):
@@ -757,14 +763,15 @@ def thin(file):
 
 def recurs(config):
     """Whether blocks walk over texts in chunks."""
-    return any(hasattr(config, key) for key in ("linear_num_key_heads", "mamba_n_heads", "mamba_num_heads", "mamba_d_state", "state_size"))
+    return any(hasattr(config, key) for key in ("linear_num_key_heads", "linear_num_heads", "mamba_n_heads", "mamba_num_heads", "mamba_d_state", "state_size"))
 
 
 def parts_of(config, name, gradient):
     """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
-    if config.model_type != "olmo_hybrid" or not name.endswith("conv1d.weight"):
+    if config.model_type not in ("olmo_hybrid", "kimi_linear") or not name.endswith("conv1d.weight"):
         return [(name, gradient)]
-    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    kimi = config.model_type == "kimi_linear"
+    keys = len(gradient) // 3 if kimi else config.linear_num_key_heads * config.linear_key_head_dim
     parts = gradient.split([keys, keys, len(gradient) - 2 * keys])
     return [(name.replace("conv1d", f"{part}_conv1d"), own) for part, own in zip("qkv", parts)]
 
@@ -842,6 +849,10 @@ def old_spelling(config):
 
 def alternatives(name, config):
     """Further spellings found in the wild: file name -> configuration."""
+    if name == "kimi-linear":  # as published
+        kept = {k: v for k, v in config.items() if k not in ("layer_types", "mlp_layer_types") and not k.startswith(("linear_conv", "linear_head", "linear_num"))}
+        yield "config_alt.json", kept | dict(first_k_dense_replace=1, moe_layer_freq=1, mla_use_nope=True, moe_router_activation_func="sigmoid",
+                                                   num_nextn_predict_layers=0, rope_theta=10000.0, rope_scaling=None, use_grouped_topk=True)
     if config["model_type"] not in OLD:
         return
     yield "config_old.json", old_spelling(config)

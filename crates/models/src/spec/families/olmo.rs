@@ -80,6 +80,7 @@ pub(super) fn olmo_hybrid(r: &Reader<'_>) -> Result<Spec, ModelError> {
         value_dim: key_dim.saturating_mul(2),
         taps: 4,
         doubled: r.bool("linear_allow_neg_eigval", true)?,
+        by_channel: None,
         norm_eps: Some(1e-5),
     };
     let last = spec.layers.len() - 1;

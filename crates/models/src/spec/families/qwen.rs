@@ -64,6 +64,7 @@ fn deltas(r: &Reader<'_>, kv_heads: usize) -> Result<Spec, ModelError> {
         value_dim: 128,
         taps: 4,
         doubled: false,
+        by_channel: None,
         norm_eps: None,
     };
     let every = r.positive_or("full_attention_interval", 4)?;

@@ -72,8 +72,8 @@ pub use spec::config::ConfigFile;
 pub use spec::names::{DeltaNames, ExpertFiles, ExpertNames, Names, QkvNames, SsdNames, UpNames};
 pub use spec::rope::{Rope, RopeKind};
 pub use spec::{
-    AltUp, BlockLayout, BlockSizes, ExpertsSpec, Family, GatedDelta, Grows, HeadGates, KeysValues,
-    LatentAttention, LayerSpec, LearnedPositions, NormKind, Output, Pairs, PerLayerInputs, QkNorm,
-    QueryGrowth, SelectiveScanSpec, SharedExpert, ShortConv, Spec, SsdSpec,
+    AltUp, BlockLayout, BlockSizes, ChannelDecay, ExpertsSpec, Family, GatedDelta, Grows, HeadGates,
+    KeysValues, LatentAttention, LayerSpec, LearnedPositions, NormKind, Output, Pairs, PerLayerInputs,
+    QkNorm, QueryGrowth, SelectiveScanSpec, SharedExpert, ShortConv, Spec, SsdSpec,
 };
 pub use spec::{EMBED, HEAD, SCORE};

@@ -49,7 +49,8 @@ impl Spec {
         let of_delta = self.delta.map_or(0, |d| {
             let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
             // Of channels that forget each by itself how much they do as layers say it, with the gates, and as the rule reads it.
-            let by_channel = d.by_channel.map_or(0, |rank| 2 * rank + 6 * keys + 3 * values);
+            let by_channel =
+                d.by_channel.map_or(0, |decay| 2 * decay.rank.unwrap_or(0) + 6 * keys + 3 * values);
             (of_linear(2 * keys + values, values, d.value_heads) + by_channel).div_ceil(tp_size)
         });
         let channels = channels.max(of_delta);

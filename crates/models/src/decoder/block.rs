@@ -342,9 +342,14 @@ fn attention<R: BlockRun>(
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
     let mut gates = None;
+    let by_channel = run.spec().delta.is_some_and(|delta| delta.by_channel.is_some());
     let qkv = match &block.latent {
-        Some(latent) => of_latents(run, x, block, latent, name)?,
-        None if !block.narrow.is_empty() => of_channels(run, x, block, name)?,
+        Some(latent) => {
+            let made = of_latents(run, x, block, latent, name)?;
+            gates = made.1;
+            made.0
+        }
+        None if block.convolves && by_channel => of_channels(run, x, block, name)?,
         None => {
             let mut qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
             if run.spec().head_gates.is_some() && !block.convolves {
@@ -356,11 +361,11 @@ fn attention<R: BlockRun>(
     };
     let mut attended = attend(&qkv)?;
     drop(qkv);
-    if let Some(gates) = gates {
-        attended = run.gated_each(&attended, &gates)?;
-    }
     if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() {
         attended = run.values_of(attended)?;
+    }
+    if let Some(gates) = gates {
+        attended = run.gated_each(&attended, &gates)?;
     }
     row(run, run.plain(attended), o, block.attention_post_norm, x, name)
 }
@@ -469,18 +474,23 @@ fn ended<R: BlockRun>(run: &R, x: R::X, block: &BlockLayers<'_, R>) -> Result<R:
     }
 }
 
-/// Queries, keys and values of latents, which every rank has whole.
+/// Queries, keys and values of latents, which every rank has whole, and gates where there are some.
 fn of_latents<R: BlockRun>(
     run: &R,
     x: &R::X,
     block: &BlockLayers<'_, R>,
     latent: &LatentLayers<'_, R>,
     name: &str,
-) -> Result<R::X, OpsError> {
+) -> Result<(R::X, Option<R::X>), OpsError> {
     let x = block.attention_norm.map_or_else(|| Ok(x.clone()), |norm| run.norm(x, norm))?;
     let narrow =
         |layer: &R::Linear| run.linears(&run.plain(x.clone()), std::slice::from_ref(layer), false, None);
-    let (of_q, of_kv) = block.qkv.split_at(1);
+    let (of_q, others) = block.qkv.split_at(1);
+    let (of_kv, of_gates) = others.split_at(1);
+    let gates = match of_gates {
+        [] => None,
+        _ => Some(columns(run, &x, None, of_gates, &format!("{name}: gates"))?),
+    };
     let q = match latent.query {
         Some((layer, norm)) => {
             columns(run, &run.latent_normed(&narrow(layer)?, norm)?, None, of_q, &format!("{name}: queries"))?
@@ -491,7 +501,7 @@ fn of_latents<R: BlockRun>(
     let kv = columns(run, &run.latent_normed(&low, latent.norm)?, None, of_kv, &format!("{name}: keys"))?;
     // Each rank's heads give an addend of its gradient.
     let turned = run.copy_to_tp(&turned, &format!("{name}: turned keys"))?;
-    run.latent_heads(&q, &kv, &turned)
+    Ok((run.latent_heads(&q, &kv, &turned)?, gates))
 }
 
 /// What linear attention reads whose channels forget each by itself: queries, keys, values and what each head learns by, gates, and
@@ -508,7 +518,7 @@ fn of_channels<R: BlockRun>(
         let low = run.linears(&run.plain(x.clone()), std::slice::from_ref(narrow), false, None)?;
         all.push(columns(run, &low, None, std::slice::from_ref(wide), &format!("{name}: narrow {at}"))?);
     }
-    run.side_by_side(&all)
+    if all.len() == 1 { Ok(all.remove(0)) } else { run.side_by_side(&all) }
 }
 
 /// The feed-forward and the experts of each token, both of the stream.

@@ -21,8 +21,9 @@ use crate::decoder::virtual_tokens::Prompt;
 use crate::decoder::{BlockKind, Decoder};
 use crate::spec::names::{DeltaNames, PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
-    AltUp, BlockLayout, BlockSizes, ExpertsSpec, GatedDelta, KeysValues, LatentAttention, LayerSpec,
-    LearnedPositions, Output, PerLayerInputs, QkNorm, SelectiveScanSpec, SharedExpert, ShortConv, SsdSpec,
+    AltUp, BlockLayout, BlockSizes, ChannelDecay, ExpertsSpec, GatedDelta, KeysValues, LatentAttention,
+    LayerSpec, LearnedPositions, Output, PerLayerInputs, QkNorm, SelectiveScanSpec, SharedExpert, ShortConv,
+    SsdSpec,
 };
 use crate::{ModelError, Parameters, Spec};
 
@@ -241,14 +242,20 @@ impl Builder {
                     self.packed(Place::DeltaGroupHeads, &name(of_numbers), (&[each; 2], heads), h, false)?,
                 ])
             }
-            DeltaNames::ByChannel([of_q, of_k, of_v, of_learning], _) => {
+            DeltaNames::ByChannel([of_q, of_k, of_v, of_learning], more) => {
                 let layers = [
                     (of_q, Place::DeltaKeys, keys),
                     (of_k, Place::DeltaKeys, keys),
                     (of_v, Place::DeltaValues, values),
                     (of_learning, Place::DeltaHeads, sizes.value_heads),
                 ];
-                let layers = layers.into_iter();
+                // Gates, and what channels forget by, where they come straight from the stream.
+                let more = more.into_iter().zip([(Place::DeltaValues, values), (Place::DeltaKeys, keys)]);
+                let more = more.filter_map(|(modules, (place, width))| match modules {
+                    [module] => Some((*module, place, width)),
+                    _ => None,
+                });
+                let layers = layers.into_iter().chain(more);
                 layers
                     .map(|(module, place, width)| self.linear(place, &name(module), [width, h], false))
                     .collect()
@@ -277,16 +284,20 @@ impl Builder {
         sizes: &GatedDelta,
         name: &dyn Fn(&str) -> String,
     ) -> Result<Vec<[Layer; 2]>, ModelError> {
-        let (DeltaNames::ByChannel(_, pairs), Some(rank)) = (spec.names.delta, sizes.by_channel) else {
+        let rank = sizes.by_channel.and_then(|decay| decay.rank);
+        let (DeltaNames::ByChannel(_, pairs), Some(rank)) = (spec.names.delta, rank) else {
             return Ok(Vec::new());
         };
         let (keys, values) = (sizes.key_heads * sizes.key_dim, sizes.value_heads * sizes.value_dim);
         let pairs = pairs.into_iter().zip([(Place::DeltaValues, values), (Place::DeltaKeys, keys)]);
-        let made = pairs.map(|([narrow, wide], (place, width))| {
-            let narrow = self.linear(Place::Latent, &name(narrow), [rank, spec.hidden], false)?;
-            Ok([narrow, self.linear(place, &name(wide), [width, rank], false)?])
-        });
-        made.collect()
+        let mut made = Vec::new();
+        for (modules, (place, width)) in pairs {
+            if let [narrow, wide] = modules {
+                let narrow = self.linear(Place::Latent, &name(narrow), [rank, spec.hidden], false)?;
+                made.push([narrow, self.linear(place, &name(wide), [width, rank], false)?]);
+            }
+        }
+        Ok(made)
     }
 
     /// A state space, whole on every rank.
@@ -423,10 +434,15 @@ impl Builder {
                 let sizes = spec.latent.expect("invariant: latents have their sizes");
                 let (heads, reads) = (spec.heads, sizes.query_rank.unwrap_or(h));
                 let wide = heads * (sizes.still + sizes.value);
-                vec![
+                let mut all = vec![
                     self.linear(Place::Queries, &name(of_q), [heads * spec.query_dim(), reads], false)?,
                     self.linear(Place::LatentUp, &name(of_kv), [wide, sizes.rank], false)?,
-                ]
+                ];
+                if let Some(each) = spec.gates_apart() {
+                    let shape = [heads * each, h];
+                    all.push(self.linear(Place::HeadGates, &name(names.head_gates), shape, false)?);
+                }
+                all
             }
             _ if of_delta.is_some() => match of_delta {
                 Some(sizes) => self.delta_inputs(spec, sizes, &name)?,
@@ -520,7 +536,9 @@ impl Builder {
                 let [bias, log_rate] = names.delta.rates().map(name);
                 let heads = sizes.value_heads;
                 let (biases, rates) = match sizes.by_channel {
-                    Some(_) => (heads * sizes.key_dim, vec![1, 1, heads, 1]),
+                    // As Kimi Linear's class has them.
+                    Some(ChannelDecay { rank: Some(_), .. }) => (heads * sizes.key_dim, vec![1, 1, heads, 1]),
+                    Some(_) => (heads * sizes.key_dim, vec![heads]),
                     None => (heads, vec![heads]),
                 };
                 Some(Delta {

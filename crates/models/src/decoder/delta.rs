@@ -97,16 +97,31 @@ fn run_by_channel(
         split_columns(x, &[2 * keys + values, heads, values, keys])?
             .try_into()
             .expect("invariant: a piece for each width");
-    let log_rate = delta.log_rate.rank::<4>()?.reshape([heads, 1]).repeat_dim(1, of.key_dim).reshape([keys]);
-    let (bias, log_rate) = (delta.bias.clone(), AnyTensor::new(log_rate));
-    let both = head_weights(&HeadSteps { steps, learning: None, bias, log_rate })?.rank::<2>()?;
+    let by_head = match delta.log_rate.shape().len() {
+        1 => delta.log_rate.rank::<1>()?.reshape([heads, 1]),
+        _ => delta.log_rate.rank::<4>()?.reshape([heads, 1]),
+    };
+    let log_rate = by_head.repeat_dim(1, of.key_dim).reshape([keys]);
     let tokens = x.shape()[0];
-    let decays = AnyTensor::new(both.narrow(0, 0, 1).reshape([tokens, keys]));
+    let decays = match of.by_channel.and_then(|decay| decay.bound) {
+        Some(bound) => {
+            let wide =
+                |x: &AnyTensor| Ok::<_, OpsError>(cast(x.rank::<1>()?, DType::F32).unsqueeze_dim::<2>(0));
+            let steps = cast(steps.rank::<2>()?, DType::F32) + wide(&delta.bias)?;
+            sigmoid(steps * wide(&AnyTensor::new(log_rate))?.exp()) * bound
+        }
+        None => {
+            let (bias, log_rate) = (delta.bias.clone(), AnyTensor::new(log_rate));
+            let both = head_weights(&HeadSteps { steps, learning: None, bias, log_rate })?.rank::<2>()?;
+            both.narrow(0, 0, 1).reshape([tokens, keys])
+        }
+    };
+    let decays = AnyTensor::new(decays);
     let betas = AnyTensor::new(sigmoid(cast(learning.rank::<2>()?, DType::F32)));
     let weights = StateWeights::OfChannels([&decays, &betas]);
     let out = scanned(Scanned { x: &x, units: Some(&units), weights, shape: &shape })?;
-    let by_head = AnyTensor::new(out.rank::<2>()?.reshape([tokens * heads, of.value_dim]));
-    let normed = rms_norm(&by_head, &delta.norm.gamma, of.norm_eps.unwrap_or(spec.norm_eps))?;
+    let rows = AnyTensor::new(out.rank::<2>()?.reshape([tokens * heads, of.value_dim]));
+    let normed = rms_norm(&rows, &delta.norm.gamma, of.norm_eps.unwrap_or(spec.norm_eps))?;
     let gates = gates.rank::<2>()?;
     let dtype = gates.dtype();
     let gated = normed.rank::<2>()?.reshape([tokens, values]) * sigmoid(cast(gates, DType::F32));

@@ -347,10 +347,8 @@ impl Parallel {
                     let split = delta_split(*place, sizes, ranks)?;
                     layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
                 }
-                let (of_bias, along) = match sizes.by_channel {
-                    Some(_) => (Place::DeltaKeys, 2),
-                    None => (Place::DeltaHeads, 0),
-                };
+                let of_bias = sizes.by_channel.map_or(Place::DeltaHeads, |_| Place::DeltaKeys);
+                let along = if shapes[delta.log_rate].len() == 1 { 0 } else { 2 };
                 for (index, place, along) in
                     [(delta.bias, of_bias, 0), (delta.log_rate, Place::DeltaHeads, along)]
                 {

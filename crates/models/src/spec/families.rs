@@ -35,7 +35,7 @@ use gpt::{
 };
 use granite::{granite_swa, granitemoe_swa};
 use indexed::{deepseek_v32, glm_moe_dsa};
-use kimi_linear::kimi_linear;
+use kimi_linear::{bailing_hybrid, kimi_linear};
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
@@ -240,6 +240,7 @@ static FAMILIES: &[Entry] = &[
     family("deepseek_v32", "DeepseekV32", deepseek_v32),
     family("glm_moe_dsa", "GlmMoeDsa", glm_moe_dsa),
     family("kimi_linear", "KimiLinear", kimi_linear),
+    family("bailing_hybrid", "BailingHybrid", bailing_hybrid),
     family("deepseek", "Deepseek", deepseek_v1),
     family("bailing_moe", "BailingMoe", bailing_moe),
     family("bailing_moe_v2", "BailingMoeV2", bailing_moe_v2),

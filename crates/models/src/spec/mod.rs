@@ -297,11 +297,19 @@ pub struct GatedDelta {
     pub taps: usize,
     /// Whether twice as much is learned, so that what a matrix says may change its sign (OLMo Hybrid).
     pub doubled: bool,
-    /// Where each channel of a key forgets by itself, through layers of this width, and gates are made by such ones too and are sigmoids
-    /// (Kimi Delta Attention, arXiv:2510.26692).
-    pub by_channel: Option<usize>,
+    /// Where each channel of a key forgets by itself, and gates are sigmoids (Kimi Delta Attention, arXiv:2510.26692).
+    pub by_channel: Option<ChannelDecay>,
     /// Added to the mean square in the norm of each head, where it is not that of the stream's norms.
     pub norm_eps: Option<f32>,
+}
+
+/// How each channel of a key forgets by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChannelDecay {
+    /// Width of the narrow layers through which decays and gates are made, where they are (Kimi Linear).
+    pub rank: Option<usize>,
+    /// The strongest decay's logarithm: decays are so many times a sigmoid (Ling 3), where there is one, else a softplus.
+    pub bound: Option<f32>,
 }
 
 impl GatedDelta {

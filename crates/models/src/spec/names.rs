@@ -84,9 +84,9 @@ pub enum DeltaNames {
     /// Queries, keys, values, gates, what each head learns by and what it forgets by; of the first three each has a convolution
     /// of its own (OLMo Hybrid).
     ByLayer([&'static str; 6]),
-    /// Queries, keys, values, and what each head learns by; the narrow layer and the wide one of gates, and those of what channels forget
-    /// by. Of the first three each has a convolution of its own (Kimi Linear).
-    ByChannel([&'static str; 4], [[&'static str; 2]; 2]),
+    /// Queries, keys, values, and what each head learns by; the layers of gates, and those of what channels forget by: a narrow one and a
+    /// wide one (Kimi Linear), or one alone (Ling 3). Of the first three each has a convolution of its own.
+    ByChannel([&'static str; 4], [&'static [&'static str]; 2]),
 }
 
 impl DeltaNames {
@@ -405,8 +405,8 @@ pub(crate) const KIMI_LINEAR: Names = Names {
     delta: DeltaNames::ByChannel(
         ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.b_proj"],
         [
-            ["self_attn.g_a_proj", "self_attn.g_b_proj"],
-            ["self_attn.forget_gate.f_a_proj", "self_attn.forget_gate.f_b_proj"],
+            &["self_attn.g_a_proj", "self_attn.g_b_proj"],
+            &["self_attn.forget_gate.f_a_proj", "self_attn.forget_gate.f_b_proj"],
         ],
     ),
     experts: ExpertNames {
@@ -418,6 +418,23 @@ pub(crate) const KIMI_LINEAR: Names = Names {
         ..GLM4_MOE.experts
     },
     other_parts: &[(".self_attn.forget_gate.", ".self_attn."), (".mlp.", ".block_sparse_moe.")],
+    ..DEEPSEEK_LITE
+};
+
+/// Ling 3's: gated latents, and delta rules of channels.
+pub(crate) const BAILING_HYBRID: Names = Names {
+    delta: DeltaNames::ByChannel(
+        ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.b_proj"],
+        [&["self_attn.g_proj"], &["self_attn.forget_gate.f_proj"]],
+    ),
+    head_gates: "self_attn.g_proj",
+    other_parts: &[
+        (".self_attn.forget_gate.", ".attention."),
+        (".self_attn.", ".attention."),
+        (".o_proj.", ".dense."),
+        ("model.embed_tokens.", "model.word_embeddings."),
+        (".e_score_correction_bias", ".expert_bias"),
+    ],
     ..DEEPSEEK_LITE
 };
 

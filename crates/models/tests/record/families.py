@@ -571,6 +571,12 @@ def more_families():
         num_experts_per_token=2, num_shared_experts=2, num_expert_group=3, topk_group=2, routed_scaling_factor=1.7, qk_nope_head_dim=8,
         qk_rope_head_dim=4, v_head_dim=9, model_max_length=128, linear_attn_config=dict(
             num_heads=3, head_dim=6, short_conv_kernel_size=3, full_attn_layers=[2], kda_layers=[1, 3]))
+    # The same with gated latents that turn, and bounded decays straight from the stream.
+    yield "bailing-hybrid", "bailing_hybrid", {k: v for k, v in mixed.items() if not k.startswith(("num_experts", "max_"))} | dict(
+        num_hidden_layers=3, num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, num_experts=6,
+        num_experts_per_token=2, num_shared_experts=2, num_expert_group=3, topk_group=2, routed_scaling_factor=1.7, qk_nope_head_dim=8,
+        qk_rope_head_dim=4, v_head_dim=9, model_max_length=128, head_dim=6, short_conv_kernel_size=3, layer_group_size=2,
+        first_k_dense_replace=1, q_lora_rank=10)
 
 
 def state_spaces(square, mixed):
@@ -768,10 +774,10 @@ def recurs(config):
 
 def parts_of(config, name, gradient):
     """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
-    if config.model_type not in ("olmo_hybrid", "kimi_linear") or not name.endswith("conv1d.weight"):
+    if config.model_type not in ("olmo_hybrid", "kimi_linear", "bailing_hybrid") or not name.endswith("conv1d.weight"):
         return [(name, gradient)]
-    kimi = config.model_type == "kimi_linear"
-    keys = len(gradient) // 3 if kimi else config.linear_num_key_heads * config.linear_key_head_dim
+    thirds = config.model_type != "olmo_hybrid"
+    keys = len(gradient) // 3 if thirds else config.linear_num_key_heads * config.linear_key_head_dim
     parts = gradient.split([keys, keys, len(gradient) - 2 * keys])
     return [(name.replace("conv1d", f"{part}_conv1d"), own) for part, own in zip("qkv", parts)]
 

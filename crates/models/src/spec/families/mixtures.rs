@@ -950,7 +950,7 @@ pub(super) fn dense_first(r: &Reader<'_>, spec: &mut Spec, default: usize) -> Re
 }
 
 /// Blocks behind the last, which no class of Transformers runs.
-fn further(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+pub(super) fn further(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
     let further = match r.config.usize("num_mtp_layers")? {
         Some(count) => count,
         None => r.config.usize("num_nextn_predict_layers")?.unwrap_or(1),

@@ -20,7 +20,7 @@ fn answers(folder: &Path) -> Vec<f32> {
 }
 
 /// Types that have what another fixture has: the fixture, and where their files have its decoder, if not where it is there.
-pub(crate) const OF_OTHERS: [(&str, &str, &str); 39] = [
+pub(crate) const OF_OTHERS: [(&str, &str, &str); 44] = [
     ("lfm3_vl", "lfm3", "model.language_model."),
     ("deepseek_vl", "llama", "model.language_model."),
     ("deepseek_vl_hybrid", "llama", "model.language_model."),
@@ -57,6 +57,11 @@ pub(crate) const OF_OTHERS: [(&str, &str, &str); 39] = [
     ("kimi_k2", "deepseek-v3", ""),
     ("sarvam_mla", "deepseek-v3", ""),
     ("deepseek_v32", "glm-moe-dsa", ""),
+    ("internvl_chat", "qwen2", "language_model.model."),
+    ("kimi_vl", "deepseek-v3", "language_model.model."),
+    ("llava_llama", "llama", ""),
+    ("llava_mistral", "mistral", ""),
+    ("llava_qwen", "qwen2", ""),
     ("phi4_multimodal", "phi3", ""),
     ("aria", "aria", "language_model.model."),
     ("apertus1p5", "apertus1p5", "model.language_model."),
@@ -68,7 +73,11 @@ fn decoders_of_others_are_the_same_model() {
     for (model_type, name, prefix) in OF_OTHERS {
         let base = ModelFolder::open(fixtures().join(name)).unwrap();
         let (tied, scale) = (base.spec().tied, if prefix.is_empty() { 1.0 } else { base.spec().logit_scale });
-        let part = if prefix.starts_with("thinker.") { "thinker." } else { "" };
+        let part = match model_type {
+            _ if prefix.starts_with("thinker.") => "thinker.",
+            "internvl_chat" | "kimi_vl" => "language_model.",
+            _ => "",
+        };
         let folder = reweighted(name, |weights| {
             for (tensor, _) in weights.iter_mut().filter(|_| !prefix.is_empty()) {
                 *tensor = match tensor.strip_prefix("model.") {
@@ -83,9 +92,10 @@ fn decoders_of_others_are_the_same_model() {
             config["model_type"] = json!(model_type);
             config["tie_word_embeddings"] = json!(tied);
         } else {
-            config = json!({"model_type": model_type, "tie_word_embeddings": tied, "text_config": config});
+            let key = if model_type == "internvl_chat" { "llm_config" } else { "text_config" };
+            config = json!({"model_type": model_type, "tie_word_embeddings": tied, key: config});
         }
-        if !part.is_empty() {
+        if part == "thinker." {
             config = json!({"model_type": model_type, "thinker_config": config});
         }
         std::fs::write(&path, config.to_string()).unwrap();

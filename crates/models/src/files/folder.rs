@@ -913,9 +913,14 @@ impl ModelFolder {
 
     fn architecture(&self) -> String {
         let family = self.spec.family.class();
+        // Classes of folders' own code have names of their own.
+        let said = self.config.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str);
         let head = match self.spec.output {
             Output::Score => SCORING,
-            Output::Vocabulary if self.spec.part => "ForConditionalGeneration",
+            Output::Vocabulary if self.spec.part => match said.filter(|class| !class.ends_with(SCORING)) {
+                Some(class) => return class.to_owned(),
+                None => "ForConditionalGeneration",
+            },
             Output::Vocabulary => self.spec.family.head_class(),
         };
         format!("{family}{head}")
@@ -983,7 +988,8 @@ pub(crate) fn read_rows(
 
 /// The configuration of a model's text part.
 fn text_of(config: &mut Map<String, Value>) -> Option<&mut Map<String, Value>> {
-    config.get_mut("text_config").and_then(Value::as_object_mut)
+    let key = ["text_config", "llm_config"].into_iter().find(|key| config.contains_key(*key))?;
+    config.get_mut(key).and_then(Value::as_object_mut)
 }
 
 /// Rows of two tensors that are compared at once.

@@ -316,6 +316,11 @@ static FAMILIES: &[Entry] = &[
     family("moss_transcribe_diarize", "MossTranscribeDiarize", text_part),
     family("omniasr", "OmniASR", text_part),
     family("vibevoice_asr", "VibeVoiceAsr", text_part),
+    family("internvl_chat", "InternVLChat", text_part),
+    family("kimi_vl", "KimiVL", text_part),
+    family("llava_llama", "LlavaLlama", text_part),
+    family("llava_mistral", "LlavaMistral", text_part),
+    family("llava_qwen", "LlavaQwen", text_part),
 ];
 
 /// The spec of a configuration.

@@ -6,6 +6,8 @@
 use serde_json::{Map, Value, json};
 
 use super::crossed::{glm4v, glm4v_moe};
+use super::llamas::{llama, mistral};
+use super::qwen::qwen2;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, with_defaults};
 use super::{Family, mixtures, qwen};
 use crate::ModelError;
@@ -27,6 +29,8 @@ struct Whole {
     caps_logits: bool,
     /// The key of the part that has the decoder, where it is a part of a part.
     within: Option<&'static str>,
+    /// The key of the decoder's own.
+    text_key: &'static str,
 }
 
 /// What `text_config` is of.
@@ -50,7 +54,7 @@ const TIED: Ties = Ties { whole: Some(true), text: None };
 const EITHER: Ties = Ties { whole: Some(false), text: Some(false) };
 
 const fn whole(model_type: &'static str, text: Text, inner: &'static Inner, ties: Ties) -> Whole {
-    Whole { model_type, text, inner, ties, caps_logits: false, within: None }
+    Whole { model_type, text, inner, ties, caps_logits: false, within: None, text_key: "text_config" }
 }
 
 /// Every one.
@@ -133,6 +137,12 @@ static WHOLES: &[Whole] = &[
     whole("moss_transcribe_diarize", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
     whole("omniasr", Text::Any("llama"), &LANGUAGE_MODEL, NEVER),
     whole("vibevoice_asr", Text::Any("qwen2"), &LANGUAGE_MODEL, NEVER),
+    // By code of their folders.
+    Whole { text_key: "llm_config", ..whole("internvl_chat", Text::Any("qwen2"), &LLAMA4_PART, EITHER) },
+    whole("kimi_vl", Text::Any("deepseek_v3"), &LLAMA4_PART, OWN_HEAD),
+    whole("llava_llama", Text::Own(llama), &MODEL, OWN_HEAD),
+    whole("llava_mistral", Text::Own(mistral), &MODEL, OWN_HEAD),
+    whole("llava_qwen", Text::Own(qwen2), &MODEL, OWN_HEAD),
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
@@ -172,7 +182,7 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
         None => &config.json,
         Some(key) => config.get(key).and_then(Value::as_object)?,
     };
-    let mut json = match outer.get("text_config").and_then(Value::as_object) {
+    let mut json = match outer.get(whole.text_key).and_then(Value::as_object) {
         Some(text) => text.clone(),
         // The first Qwen VLs have the keys of the text part among their own.
         None if matches!(whole.text, Text::Own(_)) => outer.clone(),

@@ -49,6 +49,8 @@ pub struct Blueprint {
     /// From the first of several streams to the others, and back.
     pub(crate) streams: Option<StreamLayers>,
     pub(crate) blocks: Vec<Block>,
+    /// The norm behind the blocks, and the layer before the head's own norm.
+    pub(crate) dense_head: Option<(Norm, Layer)>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
     pub(crate) compute: Compute,
@@ -410,7 +412,8 @@ impl Builder {
         let layout = spec.layers[layer].layout.unwrap_or(spec.layout);
         let of_ssd = spec.ssd_of(layer);
         let LayerSpec { no_attention, no_feed_forward, .. } = spec.layers[layer];
-        let attention_norm = if layout.is_pre() && !(no_attention && of_ssd.is_none()) {
+        let bare = spec.layers[layer].no_attention_norm || no_attention && of_ssd.is_none();
+        let attention_norm = if layout.is_pre() && !bare {
             // Latents are whole on every rank, and so what they are made of; Laurel and state spaces too.
             let place = if spec.latent.is_some() || spec.altup.is_some() || of_ssd.is_some() {
                 NormPlace::Stream
@@ -763,6 +766,14 @@ impl Blueprint {
             None => None,
         };
         let blocks = (0..spec.layers.len()).map(|layer| b.block(&spec, layer)).collect::<Result<_, _>>()?;
+        let dense_head = match spec.dense_head {
+            Some(bias) => {
+                let [of_norm, of_layer] = names.dense_head;
+                let norm = b.norm(NormPlace::Stream, of_norm, &spec)?;
+                Some((norm, b.linear(Place::PerLayer, of_layer, [h, h], bias)?))
+            }
+            None => None,
+        };
         let norm = match spec.final_norm {
             true => b.norm(NormPlace::Stream, names.norm, &spec)?,
             false => b.norm_of(NormPlace::Stream, names.norm, &[h], false)?,
@@ -801,6 +812,7 @@ impl Blueprint {
             per_layer,
             streams,
             blocks,
+            dense_head,
             norm,
             head,
             compute,
@@ -836,6 +848,7 @@ impl Blueprint {
         let latent = self.spec.latent.is_some();
         let attending = self.blocks.iter().enumerate().filter(|(_, b)| b.conv.is_none());
         let layers = attending.flat_map(|(at, b)| b.qkv.iter().map(move |layer| (at, layer)));
+        let layers = layers.filter(|(_, layer)| layer.place != Place::HeadGates);
         for (at, layer) in layers {
             let BlockSizes { heads, head_dim: dim, .. } = self.spec.sizes(at);
             let weights = layer.all().filter(|(part, _)| *part == LinearPart::Weight);
@@ -862,10 +875,17 @@ impl Blueprint {
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
         let mut last: Vec<usize> = self.projections.iter().flat_map(|[_, out]| out.indices(true)).collect();
         last.extend(self.streams.iter().flat_map(|own| &own.out).flat_map(|layer| layer.indices(true)));
+        last.extend(self.dense_head_indices(true));
         last.extend(self.norm.indices(true));
         last.extend(self.head.indices(true));
         units.push(unit(self.spec.head_name(), last));
         units
+    }
+
+    /// The parameters of what stands between the blocks and the head's own norm.
+    fn dense_head_indices(&self, adapters: bool) -> Vec<usize> {
+        let both = self.dense_head.iter();
+        both.flat_map(|(norm, layer)| [norm.indices(adapters), layer.indices(adapters)].concat()).collect()
     }
 
     /// The parameters of the embedding, its norm and of learned positions.
@@ -894,6 +914,7 @@ impl Blueprint {
         reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
         reads.extend(self.streams.iter().flat_map(|own| &own.out).map(|layer| layer.indices(adapters)));
         reads.extend(self.projections.iter().map(|[_, out]| out.indices(adapters)));
+        reads.push(self.dense_head_indices(adapters));
         reads.extend([self.norm.indices(adapters), self.head.indices(adapters)]);
         // Nothing is read of a norm without parameters.
         reads.retain(|read| !read.is_empty());
@@ -940,6 +961,7 @@ impl Blueprint {
             per_layer: self.per_layer,
             streams: self.streams,
             blocks: self.blocks.into_iter().map(Arc::new).collect(),
+            dense_head: self.dense_head,
             norm: self.norm,
             head: self.head,
             kinds,
@@ -979,6 +1001,9 @@ impl Blueprint {
                 all.push((within.map_or(module.clone(), |within| format!("{name}{within}")), layer));
             }
         }
+        all.extend(
+            self.dense_head.as_mut().map(|(_, layer)| (self.spec.names.dense_head[1].to_owned(), layer)),
+        );
         all.push((self.spec.head_name().to_owned(), &mut self.head));
         all
     }
@@ -995,6 +1020,7 @@ impl Blueprint {
                 b.norms_mut(&names).into_iter().map(|(module, norm)| (format!("{name}.{module}"), norm)),
             );
         }
+        all.extend(self.dense_head.as_mut().map(|(norm, _)| (names.dense_head[0].to_owned(), norm)));
         all.push((names.norm.to_owned(), &mut self.norm));
         all
     }

@@ -38,6 +38,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
+use burn::tensor::activation::gelu;
 use burnish_core::Compute;
 use burnish_ops::{
     AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError,
@@ -141,6 +142,7 @@ pub struct Decoder {
     pub(crate) blocks: Vec<Arc<Block>>,
     /// Per block what those of its sizes share.
     pub(crate) kinds: Vec<Arc<BlockKind>>,
+    pub(crate) dense_head: Option<(Norm, Layer)>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
     pub(crate) shard: Shard,
@@ -322,6 +324,7 @@ impl Decoder {
         }
         let x = self.of_streams(x, pass, &tokens.rows, linears)?;
         let x = self.projected(1, x, pass, &tokens.rows, linears)?;
+        let x = self.densed(x, pass, &tokens.rows, linears)?;
         match among.as_ref().map(|among| &among.given).or(own.map(|own| &own.given)) {
             Some(given) => Ok(select_rows(&x, given)?),
             None => Ok(x),
@@ -387,6 +390,23 @@ impl Decoder {
         let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
         let linear = layer.linear(&mut read, &pass.assembly(rows, self.compute), 0)?;
         Ok(linears(&LinearInput::Plain(x), &[linear], None)?)
+    }
+
+    /// `x` through the norm behind the blocks, the layer before the head's own norm and its activation, where there is one.
+    pub(crate) fn densed(
+        &self,
+        x: AnyTensor,
+        pass: &ForwardContext,
+        rows: &Arc<Vec<u64>>,
+        linears: Linears,
+    ) -> Result<AnyTensor, ModelError> {
+        let Some((norm, layer)) = &self.dense_head else { return Ok(x) };
+        let how = pass.assembly(rows, self.compute);
+        let all = [norm.indices(pass.adapters()), layer.indices(pass.adapters())].concat();
+        let mut read = pass.read_all(&all)?.into_iter();
+        let x = norm.read(&mut read, &how, self.spec.norm, &x.device())?.of(&x, &self.spec)?;
+        let y = linears(&LinearInput::Plain(x), &[layer.linear(&mut read, &how, 0)?], None)?;
+        Ok(AnyTensor::new(gelu(y.rank::<2>()?)))
     }
 
     /// Rows of a table, of which each rank has some as `split` says.

@@ -287,6 +287,10 @@ impl Walk<'_> {
         for (at, block) in blueprint.blocks.iter().enumerate() {
             self.block(at, block, (h, stream), &mut tracked);
         }
+        if let Some((_, layer)) = &blueprint.dense_head {
+            let came = tracked;
+            self.linear(Operation::OtherLayers, layer, self.tokens, came, &mut tracked);
+        }
         self.head(h, tracked);
         self.work
     }

@@ -540,6 +540,7 @@ impl<'a> Decoding<'a> {
         let counters = Arc::new(Vec::new());
         let x = self.decoder.of_streams(x, pass, &counters, linears)?;
         let x = self.decoder.projected(1, x, pass, &counters, linears)?;
+        let x = self.decoder.densed(x, pass, &counters, linears)?;
         self.decoder.final_norm(&x, pass)
     }
 

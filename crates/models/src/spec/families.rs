@@ -36,7 +36,7 @@ use gpt::{
 use granite::{granite_swa, granitemoe_swa};
 use indexed::{deepseek_v32, glm_moe_dsa};
 use kimi_linear::{bailing_hybrid, kimi_linear};
-use layer_normed::{phi, stablelm, starcoder2};
+use layer_normed::{modernbert_decoder, phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe, lfm3};
 use llamas::{
     apertus, apertus1p5, arcee, cwm, ernie4_5, exaone, exaone4, granite, helium, hunyuan, hyperclovax,
@@ -157,6 +157,7 @@ static FAMILIES: &[Entry] = &[
     family("starcoder2", "Starcoder2", starcoder2),
     family("phi", "Phi", phi),
     family("stablelm", "StableLm", stablelm),
+    family("modernbert-decoder", "ModernBertDecoder", modernbert_decoder),
     family("nemotron", "Nemotron", nemotron),
     family("gpt_neox", "GPTNeoX", gpt_neox),
     family("internlm2", "InternLM2", internlm2),

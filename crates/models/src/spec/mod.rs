@@ -202,6 +202,8 @@ pub struct LayerSpec {
     pub no_attention: bool,
     /// Whether the block has no feed-forward.
     pub no_feed_forward: bool,
+    /// Whether attention reads the stream as it is, where other blocks' reads it normed (ModernBERT's first).
+    pub no_attention_norm: bool,
     /// Whether the feed-forward is a mixture of experts ([`Spec::experts`]).
     pub experts: bool,
     /// Sizes of its own, where the spec's are not its.
@@ -482,6 +484,9 @@ pub struct Spec {
     pub mlp_bias: bool,
     /// Bias on the head.
     pub head_bias: bool,
+    /// Whether a layer and its GELU stand between the last block's norm and the head, which has a norm of its own; and whether that layer
+    /// has a bias (ModernBERT).
+    pub dense_head: Option<bool>,
     /// The feed-forward's activation; whether there is a gate say [`Names::up`].
     pub activation: Activation,
     /// Whether it is xIELU instead, with two numbers that each block learns (Apertus).

@@ -44,6 +44,8 @@ pub struct Names {
     pub mlp_post_norm: &'static str,
     /// Of blocks with a mixture of experts.
     pub experts: ExpertNames,
+    /// Where a layer stands before the head ([`Spec::dense_head`](crate::Spec::dense_head)), the norm behind the blocks and that layer.
+    pub dense_head: [&'static str; 2],
     /// The norm before the head.
     pub norm: &'static str,
     /// The head over the vocabulary.
@@ -733,12 +735,29 @@ pub(crate) const LLAMA: Names = Names {
     down: "mlp.down_proj",
     mlp_post_norm: "",
     experts: QWEN_MOE,
+    dense_head: ["", ""],
     norm: "model.norm",
     head: "lm_head",
     other_spellings: &[],
     other_parts: &[],
     unread: "",
     turned: false,
+};
+
+/// ModernBERT's decoders'.
+pub(crate) const MODERNBERT_DECODER: Names = Names {
+    embed: "model.embeddings.tok_embeddings",
+    embed_norm: "model.embeddings.norm",
+    attention_norm: "attn_norm",
+    qkv: QkvNames::Apart(["attn.q_proj", "attn.k_proj", "attn.v_proj"]),
+    o: "attn.Wo",
+    mlp_norm: "mlp_norm",
+    up: UpNames::Packed("mlp.Wi"),
+    down: "mlp.Wo",
+    dense_head: ["model.final_norm", "lm_head.dense"],
+    norm: "lm_head.norm",
+    head: "decoder",
+    ..LLAMA
 };
 
 /// StableLM's.

@@ -577,6 +577,12 @@ def more_families():
         num_experts_per_token=2, num_shared_experts=2, num_expert_group=3, topk_group=2, routed_scaling_factor=1.7, qk_nope_head_dim=8,
         qk_rope_head_dim=4, v_head_dim=9, model_max_length=128, head_dim=6, short_conv_kernel_size=3, layer_group_size=2,
         first_k_dense_replace=1, q_lora_rank=10)
+    yield "modernbert-decoder", "modernbert-decoder", dict(
+        vocab_size=42, hidden_size=24, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=128,
+        local_attention=12, global_attn_every_n_layers=2, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True,
+        initializer_range=0.2, initializer_cutoff_factor=3.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "default", "rope_theta": 5000.0}})
 
 
 def state_spaces(square, mixed):

@@ -1,6 +1,8 @@
-//! StarCoder 2, Phi and StableLM: blocks like Llama's behind LayerNorms.
+//! StarCoder 2, Phi, StableLM and ModernBERT's decoders: blocks like Llama's behind LayerNorms.
 
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
+use serde_json::json;
+
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
 use crate::ModelError;
 use crate::spec::{BlockLayout, NormKind, Output, QkNorm, Spec, names};
 
@@ -22,6 +24,62 @@ pub(super) fn starcoder2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, bias);
     let window = r.window(None)?;
     spec.layers.iter_mut().for_each(|layer| layer.window = window);
+    Ok(spec)
+}
+
+/// ModernBERT's decoders (Ettin): windows in two of three blocks, a layer before the head.
+pub(super) fn modernbert_decoder(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let keys = [("rope_theta", "global_rope_theta"), ("rope_local_base_freq", "local_rope_theta")];
+    let mut config = with_defaults(
+        &renamed(r.config, &keys),
+        json!({"vocab_size": 50_368, "hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22,
+            "num_attention_heads": 12}),
+    );
+    // Its ropes are by kinds of blocks, and read below.
+    let ropes = config.json.remove("rope_parameters");
+    let defaults = Defaults {
+        max_positions: 8192,
+        norm_eps: 1e-5,
+        eps_key: "norm_eps",
+        tied: true,
+        pad_token: Some(50_283),
+        activation: "gelu",
+        activation_key: "hidden_activation",
+        reads_head_dim: false,
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = Reader { config: &config, family: r.family }.spec(&defaults)?;
+    config.json.extend(ropes.map(|ropes| ("rope_parameters".to_owned(), ropes)));
+    let r = &Reader { config: &config, family: r.family };
+    if spec.output == Output::Score {
+        return Err(ModelError::Unsupported {
+            key: "architectures".to_owned(),
+            got: "a model of scores".to_owned(),
+            supported: "ModernBertDecoderForCausalLM",
+        });
+    }
+    if let Some(got) = r.config.str("classifier_activation")?.filter(|got| *got != "gelu") {
+        let key = "classifier_activation".to_owned();
+        return Err(ModelError::Unsupported { key, got: got.to_owned(), supported: "gelu" });
+    }
+    spec.names = names::MODERNBERT_DECODER;
+    spec.norm = NormKind::Layer { bias: r.bool("norm_bias", false)? };
+    spec.embedding_norm = true;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, r.bool("mlp_bias", false)?);
+    spec.head_bias = r.bool("decoder_bias", true)?;
+    spec.dense_head = Some(r.bool("classifier_bias", false)?);
+    // Of both sides in the encoder; a decoder sees one.
+    let window = r.positive_or("local_attention", 128)? / 2;
+    let each = r.config.usize("global_attn_every_n_layers")?.unwrap_or(3).max(1);
+    let sliding = r.sliding(spec.layers.len(), |layer| layer % each != 0)?;
+    r.ropes_by_type(&mut spec, [10_000.0, 160_000.0], None)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        (layer.window, layer.rope) = (slides.then_some(window), Some(usize::from(slides)));
+    }
+    if let Some(first) = spec.layers.first_mut() {
+        first.no_attention_norm = true;
+    }
     Ok(spec)
 }
 

@@ -121,6 +121,7 @@ impl Reader<'_> {
             o_bias: false,
             mlp_bias: false,
             head_bias: false,
+            dense_head: None,
             activation: self.activation(defaults.activation_key, defaults.activation)?,
             xielu: false,
             attention_scale: (head_dim as f32).powf(-0.5),

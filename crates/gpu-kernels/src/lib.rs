@@ -80,7 +80,8 @@ pub use gemm::{
 pub use head_weights::{HeadSteps, HeadStepsGrad, head_weights, head_weights_backward};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use linear_attention::{
-    LinearAttention, LinearAttentionGradients, LinearAttentionOperands, LinearAttentionShape, STATE_DIM,
+    ChannelLinearAttention, ChannelLinearAttentionGradients, ChannelLinearAttentionOperands, LinearAttention,
+    LinearAttentionGradients, LinearAttentionOperands, LinearAttentionShape, STATE_DIM,
 };
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};

@@ -1,7 +1,8 @@
 use std::ops::Range;
 
 use burnish_gpu_kernels::{
-    FloatType, LinearAttention, LinearAttentionOperands, LinearAttentionShape, TextPlan,
+    ChannelLinearAttention, ChannelLinearAttentionOperands, Client, FloatType, LinearAttention,
+    LinearAttentionOperands, LinearAttentionShape, TextPlan,
 };
 
 use crate::on_device::{client, close, download, numbers, upload, upload_integers};
@@ -10,6 +11,8 @@ const F32: FloatType = FloatType::F32;
 
 struct Case {
     shape: LinearAttentionShape,
+    /// Decays of a head: one, or those of its channels.
+    decays: usize,
     texts: Vec<Range<usize>>,
     parents: Vec<Option<usize>>,
     tokens: usize,
@@ -56,7 +59,25 @@ impl Case {
         }
         let decay = numbers(F32, tokens * heads, 5).iter().map(|x| -(x + 1.0) * 0.4).collect();
         let beta = numbers(F32, tokens * heads, 7).iter().map(|x| 0.5 + 0.5 * x).collect();
-        Self { shape, texts: texts.to_vec(), parents: parents.to_vec(), tokens, qkv, decay, beta }
+        let (texts, parents) = (texts.to_vec(), parents.to_vec());
+        Self { shape, decays: 1, texts, parents, tokens, qkv, decay, beta }
+    }
+
+    /// With decays of channels, down to `-strong`.
+    fn of_channels(self, strong: f32) -> Self {
+        let decays = self.shape.key_dim;
+        let decay = numbers(F32, self.tokens * self.shape.heads * decays, 6);
+        let decay = decay.iter().map(|x| -(x + 1.0) * 0.5 * strong).collect();
+        Self { decays, decay, ..self }
+    }
+
+    fn channel_operands(&self, client: &Client, plan: &TextPlan) -> ChannelLinearAttentionOperands {
+        ChannelLinearAttentionOperands {
+            qkv: upload(client, F32, &self.qkv),
+            decays: upload(client, F32, &self.decay),
+            betas: upload(client, F32, &self.beta),
+            words: upload_integers(client, plan.words()),
+        }
     }
 
     fn naive(&self, dy: &[f32], before: Option<&[f32]>) -> Naive {
@@ -75,6 +96,11 @@ impl Case {
                     + if part == 2 { head * value_dim } else { head / (heads / key_heads) * key_dim }
             };
             let number = |row: usize, part: usize, i: usize| f64::from(self.qkv[at(row, part) + i]);
+            // What a row keeps of each channel.
+            let keeps_of = |row: usize| -> Vec<f64> {
+                let own = &self.decay[(row * heads + head) * self.decays..][..self.decays];
+                (0..key_dim).map(|k| f64::from(own[k % self.decays]).exp()).collect()
+            };
             let mut walks = Vec::new();
             for (text, rows) in self.texts.iter().enumerate() {
                 let mut state: Vec<f64> = match self.parents.get(text).copied().flatten() {
@@ -89,9 +115,10 @@ impl Case {
                 };
                 let mut walk = Vec::new();
                 for row in rows.clone() {
-                    let keeps = f64::from(self.decay[row * heads + head]).exp();
+                    let keeps = keeps_of(row);
                     let learns = f64::from(self.beta[row * heads + head]);
-                    let kept: Vec<f64> = state.iter().map(|x| x * keeps).collect();
+                    let kept: Vec<f64> =
+                        state.iter().enumerate().map(|(i, x)| x * keeps[i / value_dim]).collect();
                     let differs: Vec<f64> = (0..value_dim)
                         .map(|v| {
                             let known: f64 =
@@ -115,7 +142,7 @@ impl Case {
             for (text, rows) in self.texts.iter().enumerate().rev() {
                 let mut of_state = of_left[text][head * size..][..size].to_vec();
                 for (row, (state, kept, differs, next)) in rows.clone().zip(&walks[text]).rev() {
-                    let keeps = f64::from(self.decay[row * heads + head]).exp();
+                    let keeps = keeps_of(row);
                     let learns = f64::from(self.beta[row * heads + head]);
                     for k in 0..key_dim {
                         for v in 0..value_dim {
@@ -138,9 +165,10 @@ impl Case {
                             }
                         }
                     }
-                    of_decay[row * heads + head] +=
-                        of_kept.iter().zip(state).map(|(d, x)| d * x * keeps).sum::<f64>();
-                    of_state = of_kept.iter().map(|d| d * keeps).collect();
+                    of_state = of_kept.iter().enumerate().map(|(i, d)| d * keeps[i / value_dim]).collect();
+                    for (i, (d, x)) in of_state.iter().zip(state).enumerate() {
+                        of_decay[(row * heads + head) * self.decays + i / value_dim % self.decays] += d * x;
+                    }
                 }
                 if let Some(parent) = self.parents.get(text).copied().flatten() {
                     of_left[parent][head * size..][..size]
@@ -215,4 +243,67 @@ fn held_states_go_on() {
         close("y", &download(&client, &y), &want.y, 2e-5);
         close("states", &download(&client, &behind), &want.states.concat(), 2e-5);
     }
+}
+
+#[test]
+fn decays_of_channels_and_their_gradients_are_those_of_the_recurrence() {
+    let client = client();
+    let family = [0..34, 34..39, 40..72, 72..72, 72..75];
+    let parents = [None, Some(0), Some(0), Some(2), Some(3)];
+    let mut all = Vec::new();
+    for delta in [true, false] {
+        let of = |heads: usize, sizes, strong: f32| {
+            Case::new((heads, 1), sizes, delta, &family, &parents, 76).of_channels(strong)
+        };
+        all.extend([of(2, (12, 36), 0.8), of(1, (16, 16), 0.0), of(1, (16, 16), 200.0)]);
+        let mut mixed = of(1, (16, 16), 0.1);
+        mixed.decay.iter_mut().step_by(23).for_each(|decay| *decay = -100.0);
+        mixed.decay[7] = f32::NEG_INFINITY;
+        all.push(mixed);
+    }
+    for sizes in [(128, 128), (136, 40)] {
+        all.push(Case::new((1, 1), sizes, true, &[0..37], &[], 37).of_channels(0.8));
+    }
+    for case in all {
+        let name = |what| format!("{:?}, {:?}: {what}", case.shape, &case.decay[..3]);
+        let kernel = ChannelLinearAttention::new(&client, case.shape).unwrap();
+        let plan = TextPlan::new(&case.texts, &case.parents, case.tokens, kernel.chunk());
+        let operands = case.channel_operands(&client, &plan);
+        let dy = numbers(F32, case.tokens * case.shape.heads * case.shape.value_dim, 11);
+        let want = case.naive(&dy, None);
+        let got = download(&client, &kernel.forward(&client, &plan, &operands));
+        close(&name("y"), &got, &want.y, 2e-4);
+        let got = kernel.backward(&client, &plan, &operands, &upload(&client, F32, &dy));
+        for (what, got, want) in [
+            ("qkv", &got.qkv, &want.qkv),
+            ("decays", &got.decays, &want.decay),
+            ("betas", &got.betas, &want.beta),
+        ] {
+            close(&name(what), &download(&client, got), want, 2e-4);
+        }
+    }
+}
+
+#[test]
+fn held_states_of_channels_go_on() {
+    let client = client();
+    for delta in [true, false] {
+        let texts = [0..1, 1..4, 4..4, 4..38];
+        let case = Case::new((2, 1), (16, 12), delta, &texts, &[], 38).of_channels(0.8);
+        let kernel = ChannelLinearAttention::new(&client, case.shape).unwrap();
+        let plan = TextPlan::new(&case.texts, &[], case.tokens, kernel.chunk()).held();
+        let before = numbers(F32, 4 * 2 * 16 * 12, 13);
+        let states = upload(&client, F32, &before);
+        let want = case.naive(&vec![0.0; 38 * 2 * 12], Some(&before));
+        let [y, behind] =
+            kernel.forward_held(&client, &plan, &case.channel_operands(&client, &plan), &states);
+        close("y", &download(&client, &y), &want.y, 2e-5);
+        close("states", &download(&client, &behind), &want.states.concat(), 2e-5);
+    }
+}
+
+#[test]
+fn heads_with_decays_of_channels_share_no_keys() {
+    let case = Case::new((1, 2), (8, 8), true, &[0..3], &[], 3);
+    assert!(ChannelLinearAttention::new(&client(), case.shape).is_none());
 }

@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 63] = [
+pub(super) const OWN: [Own; 65] = [
     plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
@@ -80,6 +80,7 @@ pub(super) const OWN: [Own; 63] = [
     plain("multiply_by_units"),
     by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
     plain("multiply_codes").spilling(16),
+    plain("of_channels"),
     plain("of_chunks").spilling(8),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
@@ -93,6 +94,7 @@ pub(super) const OWN: [Own; 63] = [
     plain("parts_of"),
     plain("place"),
     plain("put"),
+    plain("put_decayed"),
     plain("row_sums"),
     plain("scan").spilling(8),
     plain("scan_back"),

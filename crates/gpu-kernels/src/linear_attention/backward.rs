@@ -4,8 +4,9 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::tile::{
-    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
-    bring_keys, bring_slice, put_pairs, put_state, row_of, share_state, solve,
+    self, BESIDE, FOURS, Four, Part, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
+    bring_keys, bring_pairs, bring_part, bring_slice, keep_state, put_pairs, put_state, record_of, row_of,
+    share_state, solve,
 };
 use super::{Form, Numbers};
 use crate::text_plan::{CHILDREN, FIRST_CHUNK, NUMBER, TEXT_WORDS};
@@ -69,14 +70,25 @@ pub(super) fn walk_back(
         let first = (head * numbers.chunks + words[text + FIRST_CHUNK] as usize + at) * state_size;
         share_state(&own, &mut state, form);
         put_state(of_states, first, column, &own, form);
-        bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
-        bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
+        let record = record_of(head, words[text + FIRST_CHUNK] as usize + at, &numbers, form);
+        if comptime!(form.channels) {
+            bring_part(head_weights, record, &mut k, Part::KeysUntil, form);
+            bring_part(head_weights, record, &mut q, Part::QueriesSince, form);
+            bring_pairs(head_weights, record, &mut system, &mut scores, true, form);
+        } else {
+            bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
+            bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
+        }
         let of_row = (row * heads + head) * value_dim;
         bring_slice(dy, of_row, heads * value_dim, count, first_column, &mut upstream, form);
-        weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
+        if comptime!(form.channels) {
+            weights.bring_betas(head_weights, record, form);
+        } else {
+            weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
+        }
         if (UNIT_POS as usize) < chunk {
             let token = UNIT_POS as usize;
-            let until = weights.until(token);
+            let until = weights.until(token, form);
             of_queries[token] = until;
             of_keys[token] = -(until * weights.beta[token]);
         }
@@ -95,7 +107,9 @@ pub(super) fn walk_back(
                 gradient[turn] *= Four::new(weights.after(token, form));
             }
         }
-        put_pairs(&q, &k, &weights, &mut system, &mut scores, true, form);
+        if comptime!(!form.channels) {
+            put_pairs(&q, &k, &weights, &mut system, &mut scores, true, form);
+        }
         sync_cube();
         for later in 0..chunk {
             let value = upstream[later * SLICE_PITCH + x];
@@ -125,13 +139,13 @@ pub(super) fn walk_back(
                 tile::put_four(of_learned, first, column, new[token * SLICE_PITCH + x], value_dim);
             }
         }
-        let kept = Four::new(weights.until(comptime!(form.chunk - 1)));
-        #[unroll]
-        for i in 0..comptime!(4 * form.parts()) {
-            own[i] *= kept;
-        }
+        keep_state(&mut own, head_weights, record, &weights, form);
         add_outer(&q, &upstream, &of_queries, &mut own, form);
         if comptime!(form.delta) {
+            if comptime!(form.channels) {
+                bring_part(head_weights, record, &mut k, Part::KeysSince, form);
+                sync_cube();
+            }
             add_outer(&k, &new, &of_keys, &mut own, form);
         }
     }

@@ -4,8 +4,9 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::tile::{
-    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
-    bring_keys, put_pairs, put_state, row_of, share_state, solve,
+    self, BESIDE, FOURS, Four, Part, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
+    bring_keys, bring_pairs, bring_part, keep_state, put_pairs, put_state, record_of, row_of, share_state,
+    solve,
 };
 use super::{Form, Numbers};
 use crate::text_plan::{BEFORE, BEHIND, FIRST_CHUNK, NO_TEXT, TEXT_WORDS};
@@ -69,16 +70,26 @@ pub(super) fn walk(
         if comptime!(form.keeps) {
             put_state(states, first, column, &own, form);
         }
-        bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
-        if comptime!(form.gives) {
-            bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
+        let record = record_of(head, chunk_at, &numbers, form);
+        if comptime!(form.channels) {
+            bring_part(head_weights, record, &mut k, Part::KeysSince, form);
+            if comptime!(form.gives) {
+                bring_part(head_weights, record, &mut q, Part::QueriesSince, form);
+            }
+            bring_pairs(head_weights, record, &mut system, &mut scores, comptime!(form.gives), form);
+            weights.bring_betas(head_weights, record, form);
+        } else {
+            bring_keys(qkv, row * width + numbers.k + key_column, width, count, &mut k, form);
+            if comptime!(form.gives) {
+                bring_keys(qkv, row * width + numbers.q + key_column, width, count, &mut q, form);
+            }
+            weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
+            put_pairs(&q, &k, &weights, &mut system, &mut scores, comptime!(form.gives), form);
         }
-        weights.bring(head_weights, numbers.of_heads, row, count, heads, head, form);
         if (UNIT_POS as usize) < chunk {
             rest[UNIT_POS as usize] = weights.after(UNIT_POS as usize, form);
         }
 
-        put_pairs(&q, &k, &weights, &mut system, &mut scores, comptime!(form.gives), form);
         // What the state says of keys, and to queries.
         let mut known = Array::<Four>::new(comptime!(form.turns()));
         let mut asked = Array::<Four>::new(comptime!(form.turns()));
@@ -108,7 +119,7 @@ pub(super) fn walk(
                         value_dim,
                     );
                 }
-                let until = Four::new(weights.until(token));
+                let until = Four::new(weights.until(token, form));
                 if comptime!(form.delta) {
                     value -= known[turn] * until;
                 }
@@ -144,10 +155,10 @@ pub(super) fn walk(
                 }
             }
         }
-        let kept = Four::new(weights.until(comptime!(form.chunk - 1)));
-        #[unroll]
-        for i in 0..comptime!(4 * form.parts()) {
-            own[i] *= kept;
+        keep_state(&mut own, head_weights, record, &weights, form);
+        if comptime!(form.channels) {
+            bring_part(head_weights, record, &mut k, Part::KeysUntil, form);
+            sync_cube();
         }
         add_outer(&k, &new, &rest, &mut own, form);
         chunk_at += 1;

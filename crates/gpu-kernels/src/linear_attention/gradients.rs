@@ -190,19 +190,9 @@ pub(super) fn of_chunks(
                 #[unroll]
                 for turn in 0..comptime!(FOURS * SLICE / UNITS) {
                     let four = unit / SLICE + turn * comptime!(UNITS / SLICE);
-                    let mut own = Four::new(0.0);
-                    let mut of_own = Four::new(0.0);
-                    #[unroll]
-                    for i in 0..4usize {
-                        let key = (block * FOURS + four) * 4 + i;
-                        if key < key_dim {
-                            if column + value < value_dim {
-                                let place = first + key * value_dim + column + value;
-                                own.insert(i, states[place]);
-                                of_own.insert(i, of_states[place]);
-                            }
-                        }
-                    }
+                    let key_four = block * FOURS + four;
+                    let own = tile::key_four(states, first, key_four, column + value, form);
+                    let of_own = tile::key_four(of_states, first, key_four, column + value, form);
                     state[value * SLICE_PITCH + four] = own;
                     of_state[value * SLICE_PITCH + four] = of_own;
                     let both = own * of_own;
@@ -224,7 +214,7 @@ pub(super) fn of_chunks(
                 for turn in 0..turns {
                     let token = y + turn * SIDE;
                     if token < count {
-                        let until = weights.until(token);
+                        let until = weights.until(token, form);
                         let (key, query) = (k[token * pitch + four], q[token * pitch + four]);
                         let mut dq = of_query[turn] * Four::new(until);
                         let mut dk = of_rest[turn] * Four::new(weights.after(token, form));
@@ -308,7 +298,7 @@ pub(super) fn of_chunks(
             for i in 0..UNITS {
                 gradient += totals[i];
             }
-            gradient *= weights.until(comptime!(form.chunk - 1));
+            gradient *= weights.until(comptime!(form.chunk - 1), form);
             for i in 0..chunk {
                 gradient += sums[(OF_REST * chunk + i) * BESIDE];
             }

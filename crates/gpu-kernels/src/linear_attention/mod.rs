@@ -5,6 +5,9 @@
 //! the delta rule makes them learn is the solution of a triangular system. Arithmetic is f32, and sums have a fixed order.
 
 mod backward;
+mod channel_gradients;
+mod channels;
+mod decayed;
 mod forward;
 mod gradients;
 mod tile;
@@ -17,6 +20,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
 use crate::text_plan::{Level, TextPlan};
+pub use channels::{ChannelLinearAttention, ChannelLinearAttentionGradients, ChannelLinearAttentionOperands};
 use tile::{BESIDE, FOURS, SIDE, SLICE, SLICE_PITCH, UNITS};
 
 /// Elements of a key or a value at most.
@@ -51,6 +55,8 @@ pub(crate) struct Form {
     /// Heads of values of a key head.
     each: usize,
     delta: bool,
+    /// Channels have decays: what walks read of them, queries and keys is in records.
+    channels: bool,
     /// Texts go on from a state.
     begins: bool,
     /// Which its caller holds.
@@ -89,6 +95,12 @@ impl Form {
         if self.delta { self.chunk * SLICE } else { 1 }
     }
 
+    /// Numbers of the record of a chunk and head whose channels have decays: three matrices of rows, what the chunk keeps of each
+    /// channel, two matrices of pairs, and betas.
+    fn record(self) -> usize {
+        self.chunk * (3 * self.key_dim + 2 * self.chunk + 1) + self.key_dim
+    }
+
     /// Bytes of shared memory of the kernel that takes most.
     fn bytes(self) -> usize {
         let keys = 2 * self.chunk * self.pitch() * 16;
@@ -96,7 +108,8 @@ impl Form {
         let walk = 4 * self.fours() * FOURS * 16 + 2 * slice + 2 * square + 4 * self.columns();
         let sums = gradients::SUMS * self.chunk * BESIDE * 4 + UNITS * 4;
         let gradients = 3 * slice + 2 * SLICE * SLICE_PITCH * 16 + 3 * square + sums;
-        keys + walk.max(gradients) + 8 * self.chunk * 4
+        let all = keys + walk.max(gradients) + 8 * self.chunk * 4;
+        if self.channels { (keys + walk + 8 * self.chunk * 4).max(self.channel_bytes()) } else { all }
     }
 }
 
@@ -123,6 +136,8 @@ pub(crate) struct Numbers {
 pub struct LinearAttention {
     shape: LinearAttentionShape,
     chunk: usize,
+    /// Whether weights are records of channels.
+    channels: bool,
 }
 
 /// What linear attention reads.
@@ -149,13 +164,23 @@ impl LinearAttention {
     /// `None` where there is no kernel: heads of more than [`STATE_DIM`] elements, and devices of small cubes.
     #[must_use]
     pub fn new(client: &Client, shape: LinearAttentionShape) -> Option<Self> {
+        Self::of_chunks(client, shape, false, &[LINEAR_ATTENTION_CHUNK, 16, 8])
+    }
+
+    /// That of the longest of these chunks that the device has the shared memory for.
+    fn of_chunks(
+        client: &Client,
+        shape: LinearAttentionShape,
+        channels: bool,
+        chunks: &[usize],
+    ) -> Option<Self> {
         let hardware = &client.properties().hardware;
         let small = shape.key_dim <= STATE_DIM && shape.value_dim <= STATE_DIM;
         if !small || (hardware.max_units_per_cube as usize) < UNITS {
             return None;
         }
-        let all = [LINEAR_ATTENTION_CHUNK, 16, 8].map(|chunk| Self { shape, chunk });
-        all.into_iter().find(|this| this.form().bytes() <= hardware.max_shared_memory_size)
+        let mut all = chunks.iter().map(|&chunk| Self { shape, chunk, channels });
+        all.find(|this| this.form().bytes() <= hardware.max_shared_memory_size)
     }
 
     fn form(&self) -> Form {
@@ -166,6 +191,7 @@ impl LinearAttention {
             chunk: self.chunk,
             each: heads / key_heads,
             delta: delta_rule,
+            channels: self.channels,
             begins: false,
             held: false,
             leaves: false,
@@ -274,7 +300,7 @@ impl LinearAttention {
                     client,
                     self.cubes(&texts),
                     CubeDim::new_1d(UNITS as u32),
-                    address(&[&o.qkv, out, states, left]),
+                    address(&[&o.qkv, &o.weights, out, states, left]),
                     o.qkv.arg(1),
                     o.weights.arg(1),
                     o.words.arg(1),
@@ -283,6 +309,49 @@ impl LinearAttention {
                     out.arg(1),
                     states.arg(1),
                     learned.arg(1),
+                    self.numbers(plan, o, texts.start),
+                    form,
+                );
+            }
+        }
+    }
+
+    /// What both walks leave for the gradients of chunks.
+    fn walked(&self, client: &Client, plan: &TextPlan, o: &LinearAttentionOperands, dy: &Buffer) -> Walked {
+        let rows = o.qkv.len / self.shape.width * self.shape.heads * self.shape.value_dim;
+        let [states, of_states] = [(); 2].map(|()| self.states(client, plan.chunks));
+        let [learned, of_learned] = [(); 2].map(|()| Buffer::empty(client, rows.max(1), FloatType::F32));
+        let [left, of_left] = [(); 2].map(|()| self.states(client, plan.left()));
+        self.walk(client, plan, o, (None, &left), Walk::Keeps([&states, &learned]));
+        self.walk_back(client, plan, o, dy, [&of_left, &of_states, &of_learned]);
+        Walked { states, learned, of_states, of_learned }
+    }
+
+    /// Writes the gradients of the states that texts go on from and of those behind chunks, and of what tokens learn.
+    fn walk_back(
+        &self,
+        client: &Client,
+        plan: &TextPlan,
+        o: &LinearAttentionOperands,
+        dy: &Buffer,
+        [of_left, of_states, of_learned]: [&Buffer; 3],
+    ) {
+        for Level { texts, begins, leaves } in plan.walks().rev() {
+            let form = Form { begins, leaves, ..self.form() };
+            // SAFETY: as in `walk`.
+            unsafe {
+                backward::walk_back::launch_unchecked(
+                    client,
+                    self.cubes(&texts),
+                    CubeDim::new_1d(UNITS as u32),
+                    address(&[&o.qkv, &o.weights, dy, of_states, of_left]),
+                    o.qkv.arg(1),
+                    o.weights.arg(1),
+                    o.words.arg(1),
+                    dy.arg(1),
+                    of_left.arg(1),
+                    of_states.arg(1),
+                    of_learned.arg(1),
                     self.numbers(plan, o, texts.start),
                     form,
                 );
@@ -307,34 +376,9 @@ impl LinearAttention {
         dy: &Buffer,
     ) -> LinearAttentionGradients {
         assert!(!plan.held, "invariant: held states have no gradient");
-        let LinearAttentionShape { heads, width, key_heads, value_dim, .. } = self.shape;
+        let LinearAttentionShape { heads, width, key_heads, .. } = self.shape;
         let tokens = o.qkv.len / width;
-        let empty = |len: usize| Buffer::empty(client, len.max(1), FloatType::F32);
-        let [states, of_states] = [(); 2].map(|()| self.states(client, plan.chunks));
-        let (learned, of_learned) = (empty(tokens * heads * value_dim), empty(tokens * heads * value_dim));
-        let [left, of_left] = [(); 2].map(|()| self.states(client, plan.left()));
-        self.walk(client, plan, o, (None, &left), Walk::Keeps([&states, &learned]));
-        for Level { texts, begins, leaves } in plan.walks().rev() {
-            let form = Form { begins, leaves, ..self.form() };
-            // SAFETY: as in `walk`.
-            unsafe {
-                backward::walk_back::launch_unchecked(
-                    client,
-                    self.cubes(&texts),
-                    CubeDim::new_1d(UNITS as u32),
-                    address(&[&o.qkv, dy, &of_states, &of_left]),
-                    o.qkv.arg(1),
-                    o.weights.arg(1),
-                    o.words.arg(1),
-                    dy.arg(1),
-                    of_left.arg(1),
-                    of_states.arg(1),
-                    of_learned.arg(1),
-                    self.numbers(plan, o, texts.start),
-                    form,
-                );
-            }
-        }
+        let Walked { states, learned, of_states, of_learned } = self.walked(client, plan, o, dy);
         let [qkv, weights] =
             [tokens * width, 2 * tokens * heads].map(|len| Buffer::cleared(client, len, !plan.whole));
         if plan.chunks > 0 {
@@ -362,6 +406,15 @@ impl LinearAttention {
         }
         LinearAttentionGradients { qkv, weights }
     }
+}
+
+/// What walks leave: of each chunk the state before it and the gradient of the one behind; of each token what it learned, and
+/// the gradient of that.
+struct Walked {
+    states: Buffer,
+    learned: Buffer,
+    of_states: Buffer,
+    of_learned: Buffer,
 }
 
 /// What a walk from texts' beginnings is for.

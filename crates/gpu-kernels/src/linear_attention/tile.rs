@@ -8,7 +8,7 @@ use cubecl_core::prelude::*;
 
 pub(super) use crate::elements::Four;
 
-use super::Form;
+use super::{Form, Numbers};
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
@@ -76,19 +76,143 @@ impl Weights {
         sync_cube();
     }
 
-    /// What is kept from the chunk's beginning to a token.
-    pub(super) fn until(&self, token: usize) -> f32 {
-        self.sums[token].exp()
+    /// Brings what tokens learn from the record of a chunk whose channels have decays, and waits for the cube.
+    pub(super) fn bring_betas(&mut self, records: &[f32], record: usize, #[comptime] form: Form) {
+        let unit = UNIT_POS as usize;
+        if unit < form.chunk {
+            self.beta[unit] = records[record + comptime!(Part::Betas.place(form)) + unit];
+        }
+        sync_cube();
     }
 
-    /// What is kept from a token to the chunk's end.
+    /// What is kept from the chunk's beginning to a token; all, where it is in the rows of queries and keys.
+    pub(super) fn until(&self, token: usize, #[comptime] form: Form) -> f32 {
+        if comptime!(form.channels) { f32::new(1.0) } else { self.sums[token].exp() }
+    }
+
+    /// What is kept from a token to the chunk's end; all, where it is in the rows of keys.
     pub(super) fn after(&self, token: usize, #[comptime] form: Form) -> f32 {
-        (self.sums[comptime!(form.chunk - 1)] - self.sums[token]).exp()
+        if comptime!(form.channels) {
+            f32::new(1.0)
+        } else {
+            (self.sums[comptime!(form.chunk - 1)] - self.sums[token]).exp()
+        }
     }
 
     /// What is kept from a token to a later one, or itself.
     pub(super) fn between(&self, from: usize, to: usize) -> f32 {
         (self.sums[to] - self.sums[from]).exp()
+    }
+}
+
+/// A part of the record of a chunk and head whose channels have decays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Queries times what is kept from the chunk's beginning to them, `[chunk, key_dim]`.
+    QueriesSince,
+    /// The same of keys.
+    KeysSince,
+    /// Keys times what is kept from them to the chunk's end.
+    KeysUntil,
+    /// What the chunk keeps, `[key_dim]`.
+    Whole,
+    /// The system, `[chunk, chunk]`.
+    System,
+    /// How much later tokens read of earlier ones, `[chunk, chunk]`.
+    Scores,
+    /// `[chunk]`.
+    Betas,
+}
+
+impl Part {
+    /// Where it begins.
+    pub(super) fn place(self, form: Form) -> usize {
+        let (rows, pairs) = (form.chunk * form.key_dim, form.chunk * form.chunk);
+        match self {
+            Self::QueriesSince => 0,
+            Self::KeysSince => rows,
+            Self::KeysUntil => 2 * rows,
+            Self::Whole => 3 * rows,
+            Self::System => 3 * rows + form.key_dim,
+            Self::Scores => 3 * rows + form.key_dim + pairs,
+            Self::Betas => 3 * rows + form.key_dim + 2 * pairs,
+        }
+    }
+}
+
+/// Where the record of a chunk and head begins.
+#[cube]
+pub(super) fn record_of(head: usize, chunk_at: usize, numbers: &Numbers, #[comptime] form: Form) -> usize {
+    (head * numbers.chunks + chunk_at) * comptime!(form.record())
+}
+
+/// Brings rows of queries or keys of a record.
+#[cube]
+pub(super) fn bring_part(
+    records: &[f32],
+    record: usize,
+    into: &mut [Four],
+    #[comptime] part: Part,
+    #[comptime] form: Form,
+) {
+    let (chunk, key_dim) = comptime!((form.chunk, form.key_dim));
+    bring_keys(records, record + comptime!(part.place(form)), key_dim, chunk, into, form);
+}
+
+/// Brings the system of a record, where it is the delta rule's, and the scores, where they are `scored`.
+#[cube]
+pub(super) fn bring_pairs(
+    records: &[f32],
+    record: usize,
+    system: &mut [f32],
+    scores: &mut [f32],
+    #[comptime] scored: bool,
+    #[comptime] form: Form,
+) {
+    let chunk = comptime!(form.chunk);
+    #[unroll]
+    for turn in 0..comptime!((chunk * chunk).div_ceil(UNITS)) {
+        let at = turn * UNITS + UNIT_POS as usize;
+        if at < comptime!(chunk * chunk) {
+            let to = at / chunk * comptime!(chunk + 1) + at % chunk;
+            if comptime!(form.delta) {
+                system[to] = records[record + comptime!(Part::System.place(form)) + at];
+            }
+            if comptime!(scored) {
+                scores[to] = records[record + comptime!(Part::Scores.place(form)) + at];
+            }
+        }
+    }
+}
+
+/// Multiplies this unit's part of a state, or of a gradient of one, with what the chunk keeps.
+#[cube]
+pub(super) fn keep_state(
+    own: &mut Array<Four>,
+    records: &[f32],
+    record: usize,
+    weights: &Weights,
+    #[comptime] form: Form,
+) {
+    if comptime!(form.channels) {
+        let y = UNIT_POS as usize / BESIDE;
+        #[unroll]
+        for part in 0..comptime!(form.parts()) {
+            #[unroll]
+            for i in 0..4usize {
+                let row = (y + part * SIDE) * 4 + i;
+                if row < form.key_dim {
+                    own[part * 4 + i] *=
+                        Four::new(records[record + comptime!(Part::Whole.place(form)) + row]);
+                }
+            }
+        }
+    } else {
+        let kept = Four::new(weights.until(comptime!(form.chunk - 1), form));
+        #[unroll]
+        for i in 0..comptime!(4 * form.parts()) {
+            own[i] *= kept;
+        }
     }
 }
 
@@ -236,6 +360,28 @@ pub(super) fn put_pairs(
             }
         }
     }
+}
+
+/// A column of values of a state in memory, of four rows of keys; zeros where there is none.
+#[cube]
+pub(super) fn key_four(
+    source: &[f32],
+    first: usize,
+    four: usize,
+    value: usize,
+    #[comptime] form: Form,
+) -> Four {
+    let mut column = Four::new(0.0);
+    #[unroll]
+    for i in 0..4usize {
+        let key = four * 4 + i;
+        if key < form.key_dim {
+            if value < form.value_dim {
+                column.insert(i, source[first + key * form.value_dim + value]);
+            }
+        }
+    }
+    column
 }
 
 /// Brings `count` rows of a chunk of keys or queries, `stride` apart; zeros behind them.

@@ -22,9 +22,7 @@ pub(crate) fn linear_attention(
     parents: &[Option<usize>],
 ) -> Result<AnyTensor, OpsError> {
     #[cfg(feature = "cube")]
-    if let Inputs::OfHeads(inputs) = inputs
-        && let Some(y) = kernels::linear_attention(inputs, shape, texts, parents)
-    {
+    if let Some(y) = kernels::linear_attention(inputs, shape, texts, parents) {
         return y;
     }
     let heads = Heads::new(inputs, shape)?;
@@ -49,9 +47,7 @@ pub(crate) fn stepped(
     states: AnyTensor,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     #[cfg(feature = "cube")]
-    if let Inputs::OfHeads(inputs) = inputs
-        && let Some(stepped) = kernels::linear_attention_stepped(inputs, shape, texts, &states)
-    {
+    if let Some(stepped) = kernels::linear_attention_stepped(inputs, shape, texts, &states) {
         return Ok(stepped);
     }
     let heads = Heads::new(inputs, shape)?;

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Tensor};
 use burnish_ops::{
     AnyTensor, ConvCache, Documents, GroupNorm, HeadSteps, LinearAttentionShape, OpsError, RecurrentStates,
-    UnitHeads, conv_heads, gated_norm, head_weights, linear_attention,
+    UnitHeads, channel_linear_attention, conv_heads, gated_norm, head_weights, linear_attention,
 };
 
 use super::{Bound, check, itself, name_of};
@@ -89,6 +89,68 @@ fn walked_on(delta_rule: bool) -> Case {
     Case { inputs, run: Box::new(run) }
 }
 
+/// Two heads whose channels have decays.
+fn of_channels(
+    tokens: usize,
+    [key_dim, value_dim]: [usize; 2],
+    delta_rule: bool,
+) -> (LinearAttentionShape, Vec<Input>) {
+    let keys = 2 * key_dim;
+    let shape = LinearAttentionShape {
+        key_heads: 2,
+        heads: 2,
+        key_dim,
+        value_dim,
+        columns: [0, keys, 2 * keys],
+        delta_rule,
+    };
+    let inputs = vec![
+        Input::new("qkv", &[tokens, 2 * keys + 2 * value_dim], 0.5 / (key_dim as f32).sqrt()),
+        Input::new("decays", &[tokens, keys], 0.5),
+        Input::new("betas", &[tokens, 2], 0.2).shifted(0.5),
+    ];
+    (shape, inputs)
+}
+
+/// What is not above zero.
+fn below_zero(decays: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let decays = decays.rank::<2>()?;
+    Ok(AnyTensor::new(-(decays.clone() * decays)))
+}
+
+fn channels_walked(sizes: [usize; 2], delta_rule: bool, parents: &'static [Option<usize>]) -> Case {
+    let texts = Documents::from(vec![0..39, 40..43, 43..80]);
+    let (shape, inputs) = of_channels(80, sizes, delta_rule);
+    itself(inputs, move |t| {
+        channel_linear_attention([&t[0], &below_zero(&t[1])?, &t[2]], &shape, &texts, parents)
+    })
+}
+
+/// Two sequences piece by piece, against both whole.
+fn channels_walked_on() -> Case {
+    let (shape, inputs) = of_channels(11, [16, 12], true);
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let all = [t[0].clone(), below_zero(&t[1])?, t[2].clone()];
+        if body == Body::Reference {
+            let texts = Documents::from(vec![0..7, 7..11]);
+            return channel_linear_attention(all.each_ref(), &shape, &texts, &[]);
+        }
+        let mut states = RecurrentStates::new(2);
+        let mut parts = [Vec::new(), Vec::new()];
+        for pieces in [[0..4, 7..8], [4..5, 8..9], [5..7, 9..11]] {
+            let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
+            let texts = Documents::from(vec![0..first, first..both]);
+            let rows = all.iter().map(|x| super::rows_of(x, &pieces)).collect::<Result<Vec<_>, _>>()?;
+            let own = [&rows[0], &rows[1], &rows[2]];
+            let y = states.channel_linear_attention(own, &shape, &texts)?.rank::<2>()?;
+            parts[0].push(y.clone().narrow(0, 0, first));
+            parts[1].push(y.narrow(0, first, both - first));
+        }
+        Ok(super::one_behind_the_other(parts))
+    };
+    Case { inputs: inputs.into_iter().map(Input::frozen).collect(), run: Box::new(run) }
+}
+
 fn convolved(dtype: DType, units: bool, parents: &'static [Option<usize>]) -> Case {
     let inputs = vec![
         Input::new("x", &[60, 72], 1.0).held(dtype),
@@ -134,6 +196,16 @@ pub(super) fn checks() -> Vec<Check> {
         all.push(check(name(", a model's heads"), Bound::Chained, move || of_a_model(delta, dims)));
         all.push(check(name(", states that are held"), Bound::Chained, move || walked_on(delta)));
     }
+    for (of, sizes, delta, parents) in [
+        ("the delta rule", [16, 12], true, &[][..]),
+        ("shared prompt", [16, 12], true, &[None, Some(0), Some(0)][..]),
+        ("without the rule", [16, 12], false, &[]),
+        ("a model's heads", [128, 128], true, &[]),
+    ] {
+        let title = format!("decays of channels, {of}");
+        all.push(check(title, Bound::Chained, move || channels_walked(sizes, delta, parents)));
+    }
+    all.push(check("decays of channels, states that are held", Bound::Chained, channels_walked_on));
     for dtype in [DType::F32, DType::BF16] {
         let name = name_of(dtype);
         let bound = if dtype == DType::F32 { Bound::Plain } else { Bound::HalfActivations };

@@ -104,6 +104,14 @@ pub(super) struct Decayed {
     pub(super) whole: *mut f32,
 }
 
+/// Of what is kept, less than `2^-104` is nothing: processors are slow with the smallest numbers.
+#[inline(always)]
+unsafe fn settled<S: Lanes>(kept: S::V) -> S::V {
+    // 2^-80, to whose last bit it is rounded.
+    let least = S::splat(f32::from_bits((127 - 80) << 23));
+    S::sub(S::add(kept, least), least)
+}
+
 #[inline(always)]
 unsafe fn decayed_body<S: Lanes>(t: Decayed) {
     let mut j = 0;
@@ -112,10 +120,10 @@ unsafe fn decayed_body<S: Lanes>(t: Decayed) {
         let (mut own, mut all) = (S::splat(1.0), S::splat(1.0));
         for i in 0..t.m {
             let at = i * LDP + j;
-            let kept = S::exp(S::load_m(mask, t.decay.add(i * t.ld + j)));
+            let kept = settled::<S>(S::exp(S::load_m(mask, t.decay.add(i * t.ld + j))));
             S::store_m(mask, t.kept.add(at), kept);
-            own = if i % STEP == 0 { kept } else { S::mul(own, kept) };
-            all = S::mul(all, kept);
+            own = if i % STEP == 0 { kept } else { settled::<S>(S::mul(own, kept)) };
+            all = settled::<S>(S::mul(all, kept));
             if !t.queries.is_null() {
                 let query = S::load_m(mask, t.queries.add(at));
                 S::store_m(mask, t.queries_in.add(at), S::mul(query, own));
@@ -139,7 +147,7 @@ unsafe fn decayed_body<S: Lanes>(t: Decayed) {
             S::store_m(mask, t.keys_on.add(at), S::mul(key, own));
             S::store_m(mask, t.keys_until.add(at), S::mul(key, all));
             let kept = S::load_m(mask, t.kept.add(at));
-            (own, all) = (S::mul(own, kept), S::mul(all, kept));
+            (own, all) = (settled::<S>(S::mul(own, kept)), settled::<S>(S::mul(all, kept)));
         }
         j += S::N;
     }

@@ -20,6 +20,8 @@ mod chunk;
 
 mod forward;
 
+mod chunk_gradients;
+
 mod backward;
 
 #[cfg(test)]

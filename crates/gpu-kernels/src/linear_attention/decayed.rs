@@ -5,7 +5,8 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::tile::{self, BESIDE, Four, Part, SIDE, UNITS, bring_keys, record_of};
+use super::records::{Part, record_of};
+use super::tile::{self, BESIDE, Four, SIDE, UNITS, bring_keys};
 use super::{Form, Numbers};
 
 /// A chunk and a head for each cube.

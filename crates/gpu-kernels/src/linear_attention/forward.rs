@@ -3,10 +3,10 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+use super::records::{Part, bring_pairs, bring_part, record_of};
 use super::tile::{
-    self, BESIDE, FOURS, Four, Part, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
-    bring_keys, bring_pairs, bring_part, keep_state, put_pairs, put_state, record_of, row_of, share_state,
-    solve,
+    self, BESIDE, FOURS, Four, SIDE, SLICE, SLICE_PITCH, Weights, add_outer, add_product, add_state,
+    bring_keys, keep_state, put_pairs, put_state, row_of, share_state, solve,
 };
 use super::{Form, Numbers};
 use crate::text_plan::{BEFORE, BEHIND, FIRST_CHUNK, NO_TEXT, TEXT_WORDS};

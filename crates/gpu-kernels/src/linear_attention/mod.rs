@@ -10,6 +10,7 @@ mod channels;
 mod decayed;
 mod forward;
 mod gradients;
+mod records;
 mod tile;
 
 use std::ops::Range;
@@ -93,12 +94,6 @@ impl Form {
     /// Numbers of a slice by columns, in which a system is solved; one stands for them where none is.
     fn columns(self) -> usize {
         if self.delta { self.chunk * SLICE } else { 1 }
-    }
-
-    /// Numbers of the record of a chunk and head whose channels have decays: three matrices of rows, what the chunk keeps of each
-    /// channel, two matrices of pairs, and betas.
-    fn record(self) -> usize {
-        self.chunk * (3 * self.key_dim + 2 * self.chunk + 1) + self.key_dim
     }
 
     /// Bytes of shared memory of the kernel that takes most.

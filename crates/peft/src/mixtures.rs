@@ -13,9 +13,28 @@ use crate::{LoraConfig, ModuleInfo, ModuleKind, PeftError, Targets, pattern};
 fn former(model_type: &str) -> Option<[&'static str; 3]> {
     match model_type {
         "mixtral" | "minimax_m2" => Some(["w1", "w3", "w2"]),
-        "qwen3_moe" | "olmoe" | "flex_olmo" | "glm4_moe" | "glm4_moe_lite" | "deepseek_v2"
-        | "deepseek_v3" | "dots1" | "ernie4_5_moe" | "qwen3_next" | "hunyuan_v1_moe" | "exaone_moe"
-        | "solar_open" | "mellum" => Some(["gate_proj", "up_proj", "down_proj"]),
+        "qwen3_moe"
+        | "olmoe"
+        | "flex_olmo"
+        | "glm4_moe"
+        | "glm4_moe_lite"
+        | "deepseek_v2"
+        | "deepseek_v3"
+        | "dots1"
+        | "ernie4_5_moe"
+        | "qwen3_next"
+        | "hunyuan_v1_moe"
+        | "exaone_moe"
+        | "solar_open"
+        | "mellum"
+        | "afmoe"
+        | "cohere2_moe"
+        | "sarvam_mla"
+        | "deepseek_v32"
+        | "glm_moe_dsa"
+        | "glm4v_moe"
+        | "qwen3_omni_moe"
+        | "qwen3_omni_moe_thinker" => Some(["gate_proj", "up_proj", "down_proj"]),
         _ => None,
     }
 }
@@ -51,12 +70,15 @@ pub(crate) fn resolve(
         }
         Some(Targets::Pattern(p)) => return refuse_pattern(p, [gate, up, down], modules),
     };
+    // AFMoE's is one of that name: its adapter has the same tensors under either key.
+    let linear_router =
+        modules.iter().any(|module| module.kind == ModuleKind::Linear && ends_with(&module.name, ROUTER));
     let mut rest = BTreeSet::new();
     let mut parameters: BTreeSet<String> = config.target_parameters.iter().flatten().cloned().collect();
     let mut of_gate_up = BTreeSet::new();
     for name in names {
         let is = |former: &str| ends_with(&name, former);
-        if is(ROUTER) {
+        if is(ROUTER) && !linear_router {
             parameters.insert(ROUTER_WEIGHT.to_owned());
         } else if let Some(half) = [gate, up].into_iter().find(|half| is(half)) {
             of_gate_up.insert(half);

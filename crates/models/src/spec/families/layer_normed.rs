@@ -69,13 +69,13 @@ pub(super) fn modernbert_decoder(r: &Reader<'_>) -> Result<Spec, ModelError> {
     (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, r.bool("mlp_bias", false)?);
     spec.head_bias = r.bool("decoder_bias", true)?;
     spec.dense_head = Some(r.bool("classifier_bias", false)?);
-    // Of both sides in the encoder; a decoder sees one.
-    let window = r.positive_or("local_attention", 128)? / 2;
+    // Of both sides in the encoder; a decoder sees one, or what a key of its own says.
+    let window = r.window(Some(r.positive_or("local_attention", 128)? / 2))?;
     let each = r.config.usize("global_attn_every_n_layers")?.unwrap_or(3).max(1);
     let sliding = r.sliding(spec.layers.len(), |layer| layer % each != 0)?;
     r.ropes_by_type(&mut spec, [10_000.0, 160_000.0], None)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
-        (layer.window, layer.rope) = (slides.then_some(window), Some(usize::from(slides)));
+        (layer.window, layer.rope) = (window.filter(|_| slides), Some(usize::from(slides)));
     }
     if let Some(first) = spec.layers.first_mut() {
         first.no_attention_norm = true;

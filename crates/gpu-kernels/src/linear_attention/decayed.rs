@@ -1,4 +1,4 @@
-//! What walks read of chunks whose channels have decays: a record for each chunk and head.
+//! Records of chunks whose channels have decays, one for each chunk and head, as walks read them.
 //!
 //! What is kept between two tokens is a product of factors of at most one: nothing overflows however strong decays are.
 

@@ -190,9 +190,20 @@ pub(super) fn of_chunks(
                 #[unroll]
                 for turn in 0..comptime!(FOURS * SLICE / UNITS) {
                     let four = unit / SLICE + turn * comptime!(UNITS / SLICE);
-                    let key_four = block * FOURS + four;
-                    let own = tile::key_four(states, first, key_four, column + value, form);
-                    let of_own = tile::key_four(of_states, first, key_four, column + value, form);
+                    // Both together: apart, as `tile::key_four` brings them, they spill 80 bytes.
+                    let mut own = Four::new(0.0);
+                    let mut of_own = Four::new(0.0);
+                    #[unroll]
+                    for i in 0..4usize {
+                        let key = (block * FOURS + four) * 4 + i;
+                        if key < key_dim {
+                            if column + value < value_dim {
+                                let place = first + key * value_dim + column + value;
+                                own.insert(i, states[place]);
+                                of_own.insert(i, of_states[place]);
+                            }
+                        }
+                    }
                     state[value * SLICE_PITCH + four] = own;
                     of_state[value * SLICE_PITCH + four] = of_own;
                     let both = own * of_own;

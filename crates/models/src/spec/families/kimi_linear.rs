@@ -1,8 +1,11 @@
 //! Delta rules whose channels forget each by itself, between latent attention: Kimi Linear (Kimi Team, arXiv:2510.26692), Ling 3.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::mixtures::{MixtureDefaults, corrected, deepseek, further, typed_blocks};
+use super::qwen::delta_blocks;
 use super::reader::{Reader, renamed, with_defaults};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
@@ -21,15 +24,35 @@ const KEYS: [(&str, &str); 7] = [
 
 pub(super) fn kimi_linear(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults = json!({"num_experts": 256, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "q_lora_rank": null,
-        "num_key_value_heads": null, "max_position_embeddings": 1_048_576, "rms_norm_eps": 1e-5, "norm_topk_prob": true});
-    let config = with_defaults(&renamed(r.config, &KEYS), defaults);
+        "num_key_value_heads": null, "max_position_embeddings": 1_048_576, "rms_norm_eps": 1e-5, "norm_topk_prob": true,
+        "first_k_dense_replace": 1});
+    let mut config = with_defaults(&renamed(r.config, &KEYS), defaults);
+    // As published, or as its class writes it.
+    let nested = config.get("linear_attn_config").cloned().unwrap_or(Value::Null);
+    let said = |theirs: &str, own: &str, default: u64| {
+        let given = nested.get(theirs).or_else(|| r.config.get(own)).cloned();
+        given.unwrap_or(json!(default))
+    };
+    let heads = said("num_heads", "linear_num_heads", 32);
+    let (dim, taps) = (
+        said("head_dim", "linear_head_dim", 128),
+        said("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+    );
+    put_sizes(&mut config, &heads, &dim, taps);
+    if config.get("layer_types").is_none()
+        && let Some(types) = listed_types(&nested, r.positive("num_hidden_layers")?)?
+    {
+        config.json.insert("layer_types".to_owned(), types);
+    }
     let r = &Reader { config: &config, family: r.family };
     r.only("mla_use_nope", true)?;
     if let Some(got) = r.config.str("router")?.filter(|got| *got != "sigmoid") {
         let key = "moe_router_activation_func".to_owned();
         return Err(ModelError::Unsupported { key, got: got.to_owned(), supported: "sigmoid" });
     }
-    let mut spec = hybrid(r, names::KIMI_LINEAR, sizes(r)?, |at| at == 0 || at % 4 != 0)?;
+    let rank = r.positive("linear_key_head_dim")?;
+    let decay = ChannelDecay { rank: Some(rank), bound: None };
+    let mut spec = hybrid(r, names::KIMI_LINEAR, decay, |at| at > 0 && at % 4 == 0)?;
     spec.ropes.clear();
     spec.layers.iter_mut().for_each(|layer| layer.rope = None);
     Ok(spec)
@@ -40,38 +63,64 @@ pub(super) fn bailing_hybrid(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults = json!({"num_experts": 512, "moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "q_lora_rank": null,
         "num_key_value_heads": null, "max_position_embeddings": 262_144, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "n_group": 8,
         "topk_group": 4, "first_k_dense_replace": 2, "rope_theta": 6_000_000.0, "head_dim": 128});
-    let config = with_defaults(&renamed(r.config, &KEYS), defaults);
-    let r = &Reader { config: &config, family: r.family };
+    let mut config = with_defaults(&renamed(r.config, &KEYS), defaults);
     // Where its class wrote it `head_dim` is what turns of a latent's.
-    let dim = r.positive_or("linear_head_dim", r.positive("head_dim")?)?;
-    let heads = r.positive_or("linear_num_heads", r.positive("num_attention_heads")?)?;
+    let said = |own: &str, other: &str| config.get(own).or_else(|| config.get(other)).cloned();
+    let heads = said("linear_num_heads", "num_attention_heads").unwrap_or(Value::Null);
+    let dim = said("linear_head_dim", "head_dim").unwrap_or(Value::Null);
+    let taps = said("linear_conv_kernel_dim", "short_conv_kernel_size").unwrap_or(json!(4));
+    put_sizes(&mut config, &heads, &dim, taps);
+    let r = &Reader { config: &config, family: r.family };
     let bound = if r.bool("kda_safe_gate", true)? { Some(r.f32("kda_lower_bound", -5.0)?) } else { None };
     if let Some(bound) = bound.filter(|bound| *bound > 0.0) {
         return Err(wrong("kda_lower_bound", &bound.to_string(), "a logarithm, at most 0"));
     }
-    let delta = GatedDelta {
-        key_heads: heads,
-        value_heads: heads,
-        key_dim: dim,
-        value_dim: dim,
-        taps: r.positive_or("linear_conv_kernel_dim", r.positive_or("short_conv_kernel_size", 4)?)?,
-        doubled: false,
-        by_channel: Some(ChannelDecay { rank: None, bound }),
-        norm_eps: None,
-    };
     let group = r.positive_or("layer_group_size", 6)?;
-    let mut spec = hybrid(r, names::BAILING_HYBRID, delta, |at| !(at + 1).is_multiple_of(group))?;
+    let decay = ChannelDecay { rank: None, bound };
+    let mut spec = hybrid(r, names::BAILING_HYBRID, decay, |at| (at + 1).is_multiple_of(group))?;
     spec.head_gates = Some(HeadGates::Heads);
     further(r, &mut spec)?;
     Ok(spec)
 }
 
-/// DeepSeek-V3's attention and mixtures, with the rule in blocks that `usual` says where the configuration does not.
+/// The sizes of the rule under the names that most families have: of keys and values the same.
+fn put_sizes(config: &mut ConfigFile, heads: &Value, dim: &Value, taps: Value) {
+    for key in ["linear_num_key_heads", "linear_num_value_heads"] {
+        config.json.insert(key.to_owned(), heads.clone());
+    }
+    for key in ["linear_key_head_dim", "linear_value_head_dim"] {
+        config.json.insert(key.to_owned(), dim.clone());
+    }
+    config.json.insert("linear_conv_kernel_dim".to_owned(), taps);
+}
+
+/// `layer_types` of two lists of blocks that count from one, where there are such.
+fn listed_types(nested: &Value, layers: usize) -> Result<Option<Value>, ModelError> {
+    let (Some(full), Some(delta)) = (nested.get("full_attn_layers"), nested.get("kda_layers")) else {
+        return Ok(None);
+    };
+    let set = |list: &Value| -> BTreeSet<u64> {
+        list.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+    };
+    let (full, delta) = (set(full), set(delta));
+    let kind = |at: usize| match (full.contains(&(at as u64)), delta.contains(&(at as u64))) {
+        (true, false) => Ok("full_attention"),
+        (false, true) => Ok("linear_attention"),
+        _ => Err(wrong("linear_attn_config", &format!("layer {at}"), "each layer in one of its lists")),
+    };
+    if layers > full.len() + delta.len() {
+        let got = format!("{} layers", full.len() + delta.len());
+        return Err(wrong("linear_attn_config", &got, "each layer in one of its lists"));
+    }
+    (1..=layers).map(kind).collect::<Result<Vec<_>, _>>().map(|types| Some(json!(types)))
+}
+
+/// DeepSeek-V3's attention and mixtures, with the rule in blocks that do not attend.
 fn hybrid(
     r: &Reader<'_>,
     names: Names,
-    delta: GatedDelta,
-    usual: impl Fn(usize) -> bool,
+    decay: ChannelDecay,
+    attends: impl Fn(usize) -> bool,
 ) -> Result<Spec, ModelError> {
     let own = MixtureDefaults {
         count: 256,
@@ -86,64 +135,16 @@ fn hybrid(
     typed_blocks(r, &mut spec, dense)?;
     corrected(r, &mut spec, 1)?;
     spec.names = Names { qkv: spec.names.qkv, ..names };
-    spec.delta = Some(delta);
-    let blocks = delta_blocks(r.config, spec.layers.len(), usual)?;
-    spec.layers.iter_mut().zip(blocks).for_each(|(layer, delta)| layer.delta = delta);
-    Ok(spec)
-}
-
-/// Sizes of the rule, as published or as its class writes them.
-fn sizes(r: &Reader<'_>) -> Result<GatedDelta, ModelError> {
-    let published = r.config.get("linear_attn_config").and_then(Value::as_object).cloned();
-    let nested = published.map(|json| ConfigFile { json });
-    let read = |theirs: &str, key: &str, default: usize| match &nested {
-        Some(config) => match config.usize(theirs)? {
-            Some(0) => Err(wrong(theirs, "0", "a positive integer")),
-            Some(given) => Ok(given),
-            None => r.positive_or(key, default),
-        },
-        None => r.positive_or(key, default),
-    };
-    let (heads, dim) =
-        (read("num_heads", "linear_num_heads", 32)?, read("head_dim", "linear_head_dim", 128)?);
-    Ok(GatedDelta {
-        key_heads: heads,
-        value_heads: heads,
-        key_dim: dim,
-        value_dim: dim,
-        taps: read("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?,
+    let sizes = GatedDelta {
+        key_heads: 32,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        taps: 4,
         doubled: false,
-        by_channel: Some(ChannelDecay { rank: Some(dim), bound: None }),
+        by_channel: Some(decay),
         norm_eps: None,
-    })
-}
-
-/// Which blocks have the rule: by `layer_types`, by lists of blocks that count from one, or by `usual`.
-fn delta_blocks(
-    config: &ConfigFile,
-    layers: usize,
-    usual: impl Fn(usize) -> bool,
-) -> Result<Vec<bool>, ModelError> {
-    if let Some(types) = config.get("layer_types") {
-        let list = types.as_array().filter(|list| list.len() == layers);
-        let list = list.ok_or_else(|| wrong("layer_types", &types.to_string(), "one entry per layer"))?;
-        let delta = |kind: &Value| match kind.as_str() {
-            Some("linear_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(wrong("layer_types", &kind.to_string(), "linear_attention or full_attention")),
-        };
-        return list.iter().map(delta).collect();
-    }
-    let nested = config.get("linear_attn_config");
-    let listed = |key: &str| nested.and_then(|nested| nested.get(key));
-    let (Some(full), Some(delta)) = (listed("full_attn_layers"), listed("kda_layers")) else {
-        return Ok((0..layers).map(usual).collect());
     };
-    let holds = |list: &Value, at: usize| list.as_array().is_some_and(|list| list.contains(&json!(at + 1)));
-    let kind = |at: usize| match (holds(full, at), holds(delta, at)) {
-        (true, false) => Ok(false),
-        (false, true) => Ok(true),
-        _ => Err(wrong("linear_attn_config", &format!("layer {}", at + 1), "each layer in one of its lists")),
-    };
-    (0..layers).map(kind).collect()
+    delta_blocks(r, &mut spec, sizes, attends)?;
+    Ok(spec)
 }

@@ -1,6 +1,6 @@
 //! Row operations of linear attention whose channels have decays of their own.
 //!
-//! What is kept between two rows is a product of numbers of at most one, made factor by factor: nothing overflows however strong
+//! The decay between two rows is a product of numbers of at most one, made factor by factor: nothing overflows however strong
 //! decays are, and none is found as a difference of large sums.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]

@@ -1,6 +1,6 @@
 //! Records of chunks whose channels have decays, one for each chunk and head, as walks read them.
 //!
-//! What is kept between two tokens is a product of factors of at most one: nothing overflows however strong decays are.
+//! The decay between two tokens is a product of factors of at most one: nothing overflows however strong decays are.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;

@@ -12,14 +12,13 @@ use crate::spec::config::ConfigFile;
 use crate::spec::{ChannelDecay, GatedDelta, HeadGates, Names, Spec, names, wrong};
 
 /// Keys that its class has under other names.
-const KEYS: [(&str, &str); 7] = [
+const KEYS: [(&str, &str); 6] = [
     ("num_experts", "num_local_experts"),
     ("num_experts_per_tok", "num_experts_per_token"),
     ("n_shared_experts", "num_shared_experts"),
     ("norm_topk_prob", "moe_renormalize"),
     ("n_group", "num_expert_group"),
     ("max_position_embeddings", "model_max_length"),
-    ("router", "moe_router_activation_func"),
 ];
 
 pub(super) fn kimi_linear(r: &Reader<'_>) -> Result<Spec, ModelError> {
@@ -46,10 +45,7 @@ pub(super) fn kimi_linear(r: &Reader<'_>) -> Result<Spec, ModelError> {
     }
     let r = &Reader { config: &config, family: r.family };
     r.only("mla_use_nope", true)?;
-    if let Some(got) = r.config.str("router")?.filter(|got| *got != "sigmoid") {
-        let key = "moe_router_activation_func".to_owned();
-        return Err(ModelError::Unsupported { key, got: got.to_owned(), supported: "sigmoid" });
-    }
+    r.only_word("moe_router_activation_func", "sigmoid")?;
     let rank = r.positive("linear_key_head_dim")?;
     let decay = ChannelDecay { rank: Some(rank), bound: None };
     let mut spec = hybrid(r, names::KIMI_LINEAR, decay, |at| at > 0 && at % 4 == 0)?;

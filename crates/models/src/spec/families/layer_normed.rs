@@ -58,10 +58,7 @@ pub(super) fn modernbert_decoder(r: &Reader<'_>) -> Result<Spec, ModelError> {
             supported: "ModernBertDecoderForCausalLM",
         });
     }
-    if let Some(got) = r.config.str("classifier_activation")?.filter(|got| *got != "gelu") {
-        let key = "classifier_activation".to_owned();
-        return Err(ModelError::Unsupported { key, got: got.to_owned(), supported: "gelu" });
-    }
+    r.only_word("classifier_activation", "gelu")?;
     spec.names = names::MODERNBERT_DECODER;
     spec.norm = NormKind::Layer { bias: r.bool("norm_bias", false)? };
     spec.embedding_norm = true;

@@ -250,6 +250,16 @@ impl Reader<'_> {
         Err(ModelError::Unsupported { key: key.to_owned(), got: (!value).to_string(), supported })
     }
 
+    /// Refuses a key that is any other word than this, which is what absence means.
+    pub(super) fn only_word(&self, key: &str, word: &'static str) -> Result<(), ModelError> {
+        match self.config.str(key)?.filter(|got| *got != word) {
+            None => Ok(()),
+            Some(got) => {
+                Err(ModelError::Unsupported { key: key.to_owned(), got: got.to_owned(), supported: word })
+            }
+        }
+    }
+
     /// `sliding_window`: absent is the class's default, null is none.
     pub(super) fn window(&self, default: Option<usize>) -> Result<Option<usize>, ModelError> {
         match self.config.usize("sliding_window")? {

@@ -16,7 +16,7 @@ pub(super) fn deepseek_v1(r: &Reader<'_>) -> Result<Spec, ModelError> {
     if r.config.usize("n_routed_experts")?.is_none() {
         return Ok(spec);
     }
-    softmax_mixture(r, &mut spec, "n_shared_experts", [1407, 0])?;
+    softmax_mixture(r, &mut spec, "n_shared_experts", 1407)?;
     Ok(spec)
 }
 
@@ -28,7 +28,7 @@ pub(super) fn bailing_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults = Defaults { kv_heads: Some(4), max_positions: 16_384, norm_eps: 1e-5, ..LLAMA_DEFAULTS };
     let mut spec = Spec { names: names::BAILING_MOE, ..r.spec(&defaults)? };
     (spec.qkv_bias, spec.o_bias) = (r.bool("use_qkv_bias", false)?, r.bool("use_bias", false)?);
-    softmax_mixture(r, &mut spec, "num_shared_experts", [1408, 0])?;
+    softmax_mixture(r, &mut spec, "num_shared_experts", 1408)?;
     Ok(spec)
 }
 
@@ -37,17 +37,10 @@ fn softmax_mixture(
     r: &Reader<'_>,
     spec: &mut Spec,
     shared_key: &str,
-    [width, dense]: [usize; 2],
+    width: usize,
 ) -> Result<(), ModelError> {
-    for (key, only) in [("scoring_func", "softmax"), ("topk_method", "greedy")] {
-        if let Some(got) = r.config.str(key)?.filter(|got| *got != only) {
-            return Err(ModelError::Unsupported {
-                key: key.to_owned(),
-                got: got.to_owned(),
-                supported: only,
-            });
-        }
-    }
+    r.only_word("scoring_func", "softmax")?;
+    r.only_word("topk_method", "greedy")?;
     if let Some(got) = r.config.usize("moe_layer_freq")?.filter(|got| *got != 1) {
         return Err(ModelError::Unsupported {
             key: "moe_layer_freq".to_owned(),
@@ -66,7 +59,7 @@ fn softmax_mixture(
         ..MIXTRAL
     };
     mixture(r, spec, &own)?;
-    dense_first(r, spec, dense)?;
+    dense_first(r, spec, 0)?;
     let shared = r.config.usize(shared_key)?.filter(|count| *count > 0);
     if let Some(experts) = &mut spec.experts {
         experts.balance = None;
@@ -86,10 +79,7 @@ pub(super) fn bailing_moe_v2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let config = with_defaults(&renamed(r.config, &keys), defaults);
     let r = &Reader { config: &config, family: r.family };
     r.only("norm_topk_prob", true)?;
-    if let Some(got) = r.config.str("score_function")?.filter(|got| *got != "sigmoid") {
-        let key = "score_function".to_owned();
-        return Err(ModelError::Unsupported { key, got: got.to_owned(), supported: "sigmoid" });
-    }
+    r.only_word("score_function", "sigmoid")?;
     Ok(Spec { names: names::BAILING_MOE_V2, o_bias: r.bool("use_bias", false)?, ..glm4_moe(r)? })
 }
 

@@ -8,8 +8,8 @@ use burnish_ops::gpu::cost::{
 };
 
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Block, Layer, Place, Ssd};
-use crate::spec::{BlockSizes, Output, QkNorm};
+use crate::decoder::layers::{Block, Latent, Layer, Place, Ssd};
+use crate::spec::{BlockSizes, Output, Pairs, QkNorm};
 use crate::{ModelPlan, Parallel};
 
 /// What an operation is of.
@@ -320,7 +320,10 @@ impl Walk<'_> {
         // Neighbours read one input: each wants its gradient if what came in is tracked.
         let came = *tracked;
         self.beside(Operation::QueriesKeysValues, &block.qkv, tokens, came, tracked);
-        self.gathered(Operation::QueriesKeysValues, &block.qkv, *tracked);
+        match &block.latent {
+            Some(latent) => self.of_latents(at, latent, *tracked),
+            None => self.gathered(Operation::QueriesKeysValues, &block.qkv, *tracked),
+        }
         for layer in block.narrow.iter().flatten() {
             self.linear(Operation::QueriesKeysValues, layer, tokens, came, tracked);
         }
@@ -390,6 +393,30 @@ impl Walk<'_> {
         }
     }
 
+    /// Norms of latents, and the heads that are made of them.
+    fn of_latents(&mut self, at: usize, latent: &Latent, tracked: bool) {
+        let spec = &self.blueprint.spec;
+        let Some(sizes) = spec.latent else { return };
+        let heads = (spec.sizes(at).heads as u64).div_ceil(self.ranks);
+        let elements = 3 * self.tokens * heads * spec.attended_dim() as u64;
+        let pairs = spec.pairs == Pairs::Neighbours;
+        let [forward, backward] = cost::of_latents(elements, self.bytes(&latent.layer), pairs);
+        let ranks = sizes.query_rank.into_iter().chain([sizes.rank]);
+        let bytes = self.bytes(&latent.layer);
+        for rank in ranks {
+            self.add(Operation::Norms, Phase::Forward, cost::norm_forward(self.tokens, rank as u64, bytes));
+            if tracked && self.trains {
+                let back = cost::norm_backward(self.tokens, rank as u64, true);
+                // Layers read what forward made: it is not normed again.
+                self.add(Operation::Norms, Phase::Backward, Cost { launches: back.launches - 1, ..back });
+            }
+        }
+        self.add(Operation::QueriesKeysValues, Phase::Forward, forward);
+        if tracked && self.trains {
+            self.add(Operation::QueriesKeysValues, Phase::Backward, backward);
+        }
+    }
+
     /// Attention, or what stands in its place.
     fn mixer(&mut self, at: usize, block: &Block, tracked: bool) {
         let spec = &self.blueprint.spec;
@@ -397,24 +424,26 @@ impl Walk<'_> {
         let bytes = block.qkv.first().map_or(4, |layer| self.bytes(layer));
         let (tokens, ranks) = (self.tokens, self.ranks);
         let (texts, new) = (self.texts.texts as u64, self.texts.tokens as u64);
-        let linear = |[key_heads, heads]: [u64; 2], [key_dim, value_dim]: [usize; 2], delta_rule| {
-            let [key_dim, value_dim] = [key_dim, value_dim].map(|n| n as u64);
-            let of = LinearAttentionSize {
-                texts,
-                tokens: new,
-                key_heads,
-                heads,
-                key_dim,
-                value_dim,
-                delta_rule,
-                bytes,
+        let linear =
+            |[key_heads, heads]: [u64; 2], [key_dim, value_dim]: [usize; 2], (delta_rule, by_channel)| {
+                let [key_dim, value_dim] = [key_dim, value_dim].map(|n| n as u64);
+                let of = LinearAttentionSize {
+                    texts,
+                    tokens: new,
+                    key_heads,
+                    heads,
+                    key_dim,
+                    value_dim,
+                    delta_rule,
+                    by_channel,
+                    bytes,
+                };
+                [of.forward(), of.backward()]
             };
-            [of.forward(), of.backward()]
-        };
         let mut found = Vec::new();
         if let Some(delta) = spec.delta_of(at) {
             let heads = [delta.key_heads, delta.value_heads].map(|heads| (heads as u64).div_ceil(ranks));
-            found.push(linear(heads, [delta.key_dim, delta.value_dim], true));
+            found.push(linear(heads, [delta.key_dim, delta.value_dim], (true, delta.by_channel.is_some())));
         } else if block.conv.is_some() {
             let width = (spec.hidden as u64).div_ceil(ranks);
             let taps = spec.conv.map_or(0, |conv| conv.taps as u64);
@@ -462,8 +491,9 @@ impl Walk<'_> {
                 normed: own.norm_eps.is_some(),
                 bytes,
             });
-            let of_heads =
-                || linear([ssd.groups, ssd.heads].map(|n| n as u64), [ssd.state, ssd.head_dim], false);
+            let of_heads = || {
+                linear([ssd.groups, ssd.heads].map(|n| n as u64), [ssd.state, ssd.head_dim], (false, false))
+            };
             found.push(scan.map_or_else(of_heads, |scan| [scan.forward(), scan.backward()]));
         }
         for [forward, backward] in found {

@@ -527,6 +527,25 @@ const SLICE: u64 = 32;
 /// heads, parameters in f32. As the interpreter's driver counts them.
 const AROUND_LINEAR_ATTENTION: [u64; 2] = [8, 17];
 
+/// The same where channels have decays: what narrow layers give beside it too, and Burn's kernels of decays, betas and gates. As the
+/// interpreter's driver counts them on Kimi Linear's, a model of two such layers less a model of one; forward by what recompute adds.
+const AROUND_CHANNELS: [u64; 2] = [22, 58];
+
+/// Tokens of a chunk whose channels have decays.
+const CHANNEL_CHUNK: u64 = 16;
+
+/// Kernels that make queries, keys and values of latents, and of what attention gave the values, forward and backward: slices, what is put
+/// side by side, copies. As the interpreter's driver counts them on GLM-5's and Kimi Linear's, as [`AROUND_CHANNELS`]; the first where
+/// neighbours turn together, which are put in halves.
+const AROUND_LATENTS: [[u64; 2]; 2] = [[24, 39], [22, 34]];
+
+/// Heads of so many elements of all tokens that are made of latents, forward and backward: slices, heads of one width, all side by side.
+#[must_use]
+pub fn of_latents(elements: u64, bytes: u64, neighbours: bool) -> [Cost; 2] {
+    let around = AROUND_LATENTS[usize::from(!neighbours)];
+    around.map(|launches| Cost::moving(3 * bytes * elements, 3 * bytes * elements, launches))
+}
+
 /// Linear attention of texts that are alike, with the convolution before it and the gates behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAttentionSize {
@@ -544,6 +563,8 @@ pub struct LinearAttentionSize {
     pub value_dim: u64,
     /// Whether a token learns only what the state does not say already.
     pub delta_rule: bool,
+    /// Whether each channel of a key has a decay of its own, which walks read in records.
+    pub by_channel: bool,
     /// Bytes of an element of what layers give and read.
     pub bytes: u64,
 }
@@ -551,8 +572,46 @@ pub struct LinearAttentionSize {
 impl LinearAttentionSize {
     /// Tokens of chunks, those that only fill them up among them.
     fn computed(&self) -> u64 {
-        let chunk = burnish_core::LINEAR_ATTENTION_CHUNK as u64;
+        let chunk = self.chunk();
         self.texts * self.tokens.div_ceil(chunk) * chunk
+    }
+
+    fn chunk(&self) -> u64 {
+        if self.by_channel { CHANNEL_CHUNK } else { burnish_core::LINEAR_ATTENTION_CHUNK as u64 }
+    }
+
+    /// The records of chunks whose channels have decays, of two products of all pairs over keys, and the walk that reads them.
+    fn recorded(&self) -> Cost {
+        if !self.by_channel {
+            return Cost::default();
+        }
+        let (chunk, [_, over_keys, ..]) = (self.chunk(), self.products());
+        let chunks = self.computed() / chunk * self.heads;
+        let records = WIDE * chunks * (chunk * (3 * self.key_dim + 2 * chunk + 1) + self.key_dim);
+        let read = WIDE * self.texts * self.tokens * self.heads * (3 * self.key_dim + 1);
+        Cost {
+            flops: 2 * self.computed() * self.heads * over_keys,
+            read: read + records,
+            written: records,
+            launches: 1,
+        }
+    }
+
+    /// Beside the gate: the norm of heads, which is no part of its kernel where channels have decays, and what Burn's kernels do with decays.
+    fn beside(&self, phase: usize) -> Cost {
+        let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[phase]);
+        if !self.by_channel {
+            return around;
+        }
+        let rows = self.texts * self.tokens * self.heads;
+        let norm = match phase {
+            0 => norm_forward(rows, self.value_dim, WIDE),
+            _ => norm_backward(rows, self.value_dim, true),
+        };
+        let decays = WIDE * rows * self.key_dim;
+        // The norm's input is made once: its backward has two launches.
+        Cost { launches: 1 + phase as u64, ..norm }
+            + Cost::moving(2 * decays, 2 * decays, AROUND_CHANNELS[phase])
     }
 
     /// Columns that are convolved.
@@ -563,8 +622,7 @@ impl LinearAttentionSize {
     /// Slices of values, and operations for each token and head: of a product of all pairs of a chunk over keys, of one over values, and of one
     /// with a state.
     fn products(&self) -> [u64; 4] {
-        let (slices, pairs) =
-            (self.value_dim.div_ceil(SLICE), 2 * burnish_core::LINEAR_ATTENTION_CHUNK as u64);
+        let (slices, pairs) = (self.value_dim.div_ceil(SLICE), 2 * self.chunk());
         [slices, pairs * self.key_dim, pairs * slices * SLICE, 2 * self.key_dim * slices * SLICE]
     }
 
@@ -589,8 +647,8 @@ impl LinearAttentionSize {
         let apart = Cost::moving(self.bytes * (channels + values), self.bytes * (channels + values), 0);
         let convolved = Cost::moving(self.bytes * channels, WIDE * channels, 1);
         let gated = Cost::moving((WIDE + self.bytes) * values, self.bytes * values, 1);
-        let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[0]);
-        apart + convolved + self.walk([1 + rule, 1, 2 + rule]) + gated + around
+        let walk = self.recorded() + self.walk([1 + rule, 1, 2 + rule]);
+        apart + convolved + walk + gated + self.beside(0)
     }
 
     /// The walk again for its states, and back for their gradients; then all chunks at once.
@@ -599,7 +657,7 @@ impl LinearAttentionSize {
         let (tokens, rule) = (self.texts * self.tokens, u64::from(self.delta_rule));
         let (channels, values) = (tokens * self.channels(), tokens * self.heads * self.value_dim);
         let [_, over_keys, over_values, with_states] = self.products();
-        let chunks = self.computed() / burnish_core::LINEAR_ATTENTION_CHUNK as u64;
+        let chunks = self.computed() / self.chunk();
         let states = WIDE * chunks * self.heads * self.key_dim * self.value_dim;
         let again = self.walk([rule, 0, 1 + rule]) + Cost::moving(0, states, 0);
         let back = self.walk([1 + rule, 1, 2 + rule]) + Cost::moving(WIDE * values, states, 0);
@@ -614,8 +672,7 @@ impl LinearAttentionSize {
         let convolved = Cost::moving((self.bytes + 2 * WIDE) * channels, (WIDE + self.bytes) * channels, 2);
         let together =
             Cost::moving(2 * self.bytes * (channels + values), 2 * self.bytes * (channels + values), 0);
-        let around = Cost::moving(0, 0, AROUND_LINEAR_ATTENTION[1]);
-        again + back + of_chunks + gated + convolved + together + around
+        self.recorded() + again + back + of_chunks + gated + convolved + together + self.beside(1)
     }
 }
 

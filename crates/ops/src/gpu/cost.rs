@@ -535,8 +535,8 @@ const AROUND_CHANNELS: [u64; 2] = [22, 58];
 const CHANNEL_CHUNK: u64 = 16;
 
 /// Kernels that make queries, keys and values of latents, and of what attention gave the values, forward and backward: slices, what is put
-/// side by side, copies. As the interpreter's driver counts them on GLM-5's and Kimi Linear's, as [`AROUND_CHANNELS`]; the first where
-/// neighbours turn together, which are put in halves.
+/// side by side, copies. As the interpreter's driver counts them, as [`AROUND_CHANNELS`]: the first on GLM-5's, where neighbours turn
+/// together and are put in halves, the second on Kimi Linear's, where nothing turns and queries have no latent.
 const AROUND_LATENTS: [[u64; 2]; 2] = [[24, 39], [22, 34]];
 
 /// Heads of so many elements of all tokens that are made of latents, forward and backward: slices, heads of one width, all side by side.

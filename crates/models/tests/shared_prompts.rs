@@ -153,6 +153,39 @@ fn full_training_is_the_same_in_every_family() {
     check(&Tuning::Full, None, true);
 }
 
+/// A prompt counts once for each text that begins with it, as where each has its own.
+#[test]
+fn the_balancing_loss_is_the_same_in_every_family() {
+    let (mut mixtures, layouts) = (0, [layout(true), layout(false)]);
+    for path in folders() {
+        let folder = ModelFolder::open(&path).unwrap();
+        if folder.spec().experts.is_none() {
+            continue;
+        }
+        mixtures += 1;
+        let what = path.file_name().unwrap().to_string_lossy().into_owned();
+        let [got, want] = layouts.each_ref().map(|layout| {
+            let (model, resident) =
+                ModelPlan::new(&folder, &Tuning::Full, Dtype::F32, 5).unwrap().resident(&device()).unwrap();
+            let balance = model.decoder.router_balance(1.0).unwrap();
+            let pass = model.decoder.pass(Mode::Train { recompute: true, dropout: None });
+            let pass = pass.with_router_balance(Some(balance.clone()));
+            let hidden = model.decoder.hidden(&layout.tokens, &pass).unwrap();
+            // Nothing but the balancing loss.
+            let nothing = burnish_ops::AnyTensor::new((hidden.rank::<2>().unwrap() * 0.0).sum());
+            pass.backward(&nothing).unwrap();
+            let gradient = |(index, p): (usize, &burnish_core::Parameter)| {
+                Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))
+            };
+            let gradients = resident.registry().iter().enumerate().filter_map(gradient).collect();
+            (vec![balance.loss() as f32], gradients)
+        });
+        assert!(want.0[0] > 0.1, "{what}");
+        same(&what, &got, &want);
+    }
+    assert!(mixtures > 20);
+}
+
 #[test]
 fn adapters_that_drop_out_are_the_same_in_every_family() {
     let config = r#"{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "lora_dropout": 0.2, "init_lora_weights": false,

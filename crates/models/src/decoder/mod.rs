@@ -103,6 +103,20 @@ impl Tokens {
 }
 
 impl Tokens {
+    /// In how many texts each token is, where documents continue others: of those that continue its document.
+    fn texts(&self) -> Option<Vec<f32>> {
+        let mut of = vec![0.0_f32; self.documents.len()];
+        self.parents.iter().flatten().for_each(|&parent| of[parent] += 1.0);
+        if of.iter().all(|texts| *texts <= 1.0) {
+            return None;
+        }
+        let mut texts = vec![0.0; self.ids.len()];
+        for (document, of) in self.documents.iter().zip(of) {
+            texts[document.clone()].fill(of.max(1.0));
+        }
+        Some(texts)
+    }
+
     /// The length of the text that each document belongs to: the longest of those that continue one.
     fn lengths(&self) -> Vec<usize> {
         let root = |i: usize| self.parents.get(i).copied().flatten().unwrap_or(i);
@@ -228,6 +242,9 @@ impl Decoder {
         let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);
         if let Some(peaks) = pass.logit_peaks() {
             peaks.check(self.blocks.len(), self.shard.heads)?;
+        }
+        if let Some((balance, texts)) = pass.router_balance().zip(tokens.texts()) {
+            balance.count_texts(texts);
         }
         let mut lent = BTreeMap::new();
         let mut seen: BTreeMap<Option<usize>, Seen> = BTreeMap::new();

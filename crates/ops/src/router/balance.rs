@@ -1,6 +1,6 @@
 //! [`RouterBalance`]: the auxiliary loss that balances a router's experts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use burn::tensor::{DType, Tensor};
 
@@ -17,6 +17,8 @@ use crate::{AnyTensor, all_joined};
 pub struct RouterBalance {
     experts: usize,
     coefficient: f32,
+    /// In how many texts each token is, where one is in several.
+    texts: OnceLock<Arc<Vec<f32>>>,
     noted: Mutex<Noted>,
 }
 
@@ -30,8 +32,9 @@ struct Noted {
 /// What one layer's router did.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    pub(crate) tokens: usize,
-    /// `[experts]`: tokens that each got.
+    /// Tokens, as often as texts have them.
+    pub(crate) tokens: f64,
+    /// `[experts]`: how many of these each got.
     pub(crate) counts: AnyTensor,
     /// `[experts]`: sums of probabilities, in the same dtype.
     pub(crate) probabilities: AnyTensor,
@@ -42,7 +45,18 @@ impl RouterBalance {
     #[must_use]
     pub fn new(layers: usize, experts: usize, coefficient: f32) -> Self {
         let noted = Noted { layers: vec![None; layers], pull: None };
-        Self { experts, coefficient, noted: Mutex::new(noted) }
+        Self { experts, coefficient, texts: OnceLock::new(), noted: Mutex::new(noted) }
+    }
+
+    /// Says in how many texts each token of the pass is, `[tokens]`, where a prompt is computed once for several texts: it
+    /// counts once for each of them.
+    pub fn count_texts(&self, texts: Vec<f32>) {
+        self.texts.get_or_init(|| Arc::new(texts));
+    }
+
+    /// In how many texts each token is, where one is in several.
+    pub(crate) fn texts(&self) -> Option<&Arc<Vec<f32>>> {
+        self.texts.get()
     }
 
     fn noted(&self) -> MutexGuard<'_, Noted> {
@@ -58,8 +72,8 @@ impl RouterBalance {
 
     /// The sum over all layers of what each noted, over the number of their tokens, which it says too; `None` where there was none.
     fn mean(&self, noted: &Noted, of: fn(&Share) -> &AnyTensor) -> Option<(Tensor<1>, f64)> {
-        let shares: Vec<&Share> = noted.layers.iter().flatten().filter(|share| share.tokens > 0).collect();
-        let tokens = shares.iter().map(|share| share.tokens).sum::<usize>() as f64;
+        let shares: Vec<&Share> = noted.layers.iter().flatten().filter(|share| share.tokens > 0.0).collect();
+        let tokens = shares.iter().map(|share| share.tokens).sum::<f64>();
         if shares.is_empty() {
             return None;
         }

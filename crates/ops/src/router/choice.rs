@@ -19,8 +19,8 @@ pub(crate) struct Chosen {
 pub(crate) struct RouterPull<'a> {
     /// `[experts]`: the gradient of each expert's probability (softmax of the logits), the same for each token.
     pub(crate) probability: &'a [f32],
-    /// `[tokens]`: which tokens feel it.
-    pub(crate) tokens: &'a [bool],
+    /// `[tokens]`: how often each token feels it.
+    pub(crate) tokens: &'a [f32],
 }
 
 /// `softmax` of a row.
@@ -199,9 +199,10 @@ pub(crate) fn route_backward(
                 }
             }
         }
-        if let Some(pull) = pull.filter(|pull| pull.tokens[token]) {
+        if let Some(pull) = pull {
             softmax(row, &mut score);
-            through_softmax(&score, pull.probability, to);
+            ds.iter_mut().zip(pull.probability).for_each(|(d, p)| *d = pull.tokens[token] * p);
+            through_softmax(&score, &ds, to);
         }
     }
     gradient
@@ -273,7 +274,7 @@ mod tests {
                 let x = logits(tokens, experts);
                 let chosen = route(experts, &rule, &x, None);
                 let dw: Vec<f32> = (0..tokens * 2).map(|i| (i as f32 * 0.7).sin()).collect();
-                let (pulls, feels) = ([0.3_f32, -0.2, 0.1, 0.0, 0.5, -0.4], [true, false, true, true, false]);
+                let (pulls, feels) = ([0.3_f32, -0.2, 0.1, 0.0, 0.5, -0.4], [1.0_f32, 0.0, 3.0, 1.0, 0.0]);
                 let pull = RouterPull { probability: &pulls, tokens: &feels };
                 let got = route_backward(experts, &rule, &x, &chosen.experts, Some(&dw), Some(pull));
                 let value = |x: &[f32]| -> f64 {
@@ -282,10 +283,9 @@ mod tests {
                     let own: f64 = again.weights.iter().zip(&dw).map(|(w, d)| f64::from(w * d)).sum();
                     let mut p = vec![0.0; experts];
                     let pulled: f64 = (0..tokens)
-                        .filter(|&t| feels[t])
                         .map(|t| {
                             softmax(&x[t * experts..(t + 1) * experts], &mut p);
-                            p.iter().zip(&pulls).map(|(p, c)| f64::from(p * c)).sum::<f64>()
+                            p.iter().zip(&pulls).map(|(p, c)| f64::from(feels[t] * p * c)).sum::<f64>()
                         })
                         .sum();
                     own + pulled

@@ -36,21 +36,21 @@ impl Routing {
 }
 
 /// A layer's share of the loss that balances experts, of a choice on the host.
-fn share(experts: usize, values: &[f32], chosen: &[u32], device: &Device) -> Share {
+fn share(experts: usize, values: &[f32], chosen: &[u32], texts: &[f32], device: &Device) -> Share {
     let (mut counts, mut probabilities) = (vec![0.0_f64; experts], vec![0.0_f64; experts]);
-    for &e in chosen {
-        counts[e as usize] += 1.0;
-    }
     let mut own = vec![0.0; experts];
-    for row in values.chunks_exact(experts) {
+    let each = chosen.len() / texts.len().max(1);
+    for ((row, chosen), &texts) in values.chunks_exact(experts).zip(chosen.chunks(each.max(1))).zip(texts) {
+        let texts = f64::from(texts);
+        chosen.iter().for_each(|&e| counts[e as usize] += texts);
         choice::softmax(row, &mut own);
-        probabilities.iter_mut().zip(&own).for_each(|(to, p)| *to += f64::from(*p));
+        probabilities.iter_mut().zip(&own).for_each(|(to, p)| *to += texts * f64::from(*p));
     }
     let dtype = if crate::on_host(device) { DType::F64 } else { DType::F32 };
     let tensor =
         |sums: Vec<f64>| AnyTensor::from_data(TensorData::new(sums, [experts]).convert_dtype(dtype), device);
     let [counts, probabilities] = [counts, probabilities].map(tensor);
-    Share { tokens: values.len() / experts, counts, probabilities }
+    Share { tokens: texts.iter().copied().map(f64::from).sum(), counts, probabilities }
 }
 
 /// The experts of each token and their weights.
@@ -61,7 +61,7 @@ fn share(experts: usize, values: &[f32], chosen: &[u32], device: &Device) -> Sha
 /// - logits: `[tokens, experts]`; bias: `[experts]`, which chooses and does not weigh
 ///
 /// # Errors
-/// If shapes do not fit, or a token has more experts than there are.
+/// If shapes do not fit, a token has more experts than there are, or `balance` counts the texts of other tokens.
 pub fn route(
     logits: &AnyTensor,
     bias: Option<&AnyTensor>,
@@ -76,12 +76,22 @@ pub fn route(
     if let Some(bias) = bias.filter(|bias| bias.shape() != [experts]) {
         return Err(OpsError::Shape { op: OP, what: "bias", got: bias.shape(), expected: vec![experts] });
     }
+    let texts = balance.and_then(|(balance, _)| balance.texts()).cloned();
+    if let Some(texts) = texts.as_ref().filter(|texts| texts.len() != tokens) {
+        return Err(OpsError::Shape {
+            op: OP,
+            what: "texts",
+            got: vec![texts.len()],
+            expected: vec![tokens],
+        });
+    }
     #[cfg(feature = "cube")]
     if let Some(routing) = crate::gpu::router::route(logits, bias, rule, balance) {
         return routing;
     }
     let mut chosen = Arc::default();
     let (rule, balance) = (*rule, balance.map(|(balance, layer)| (balance.clone(), layer)));
+    let texts = texts.unwrap_or_else(|| Arc::new(vec![1.0; if balance.is_some() { tokens } else { 0 }]));
     let weights = apply(OP, std::slice::from_ref(logits), |plain, _| {
         let (device, dtype) = (plain[0].device(), plain[0].burn_dtype());
         let values = plain[0].to_f32();
@@ -90,7 +100,8 @@ pub fn route(
         if let Some((balance, layer)) = &balance {
             // The loss is of the choice without a correction, as Transformers has it.
             let plain = || bias.map(|_| choice::route(experts, &rule, &values, None).experts);
-            balance.note(*layer, || share(experts, &values, plain().as_ref().unwrap_or(&chosen), &device));
+            let chosen = || plain().unwrap_or_else(|| chosen.to_vec());
+            balance.note(*layer, || share(experts, &values, &chosen(), &texts, &device));
         }
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let weights = TensorData::new(found.weights, [tokens, each]).convert_dtype(wide);
@@ -99,8 +110,7 @@ pub fn route(
             (chosen.clone(), if wide == DType::F64 { FloatDType::F64 } else { FloatDType::F32 });
         let backward = move |upstream: AnyTensor| {
             let pulls = balance.as_ref().and_then(|(balance, _)| balance.pull()).map(|pull| pull.to_f32());
-            let all = vec![true; tokens];
-            let pull = pulls.as_ref().map(|p| choice::RouterPull { probability: p, tokens: &all });
+            let pull = pulls.as_ref().map(|p| choice::RouterPull { probability: p, tokens: &texts });
             let upstream = upstream.to_f32();
             let gradient = choice::route_backward(experts, &rule, &values, &chosen, Some(&upstream), pull);
             let gradient = TensorData::new(gradient, [tokens, experts]);

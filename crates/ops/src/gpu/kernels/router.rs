@@ -31,21 +31,21 @@ pub(in crate::gpu) fn choose_experts(
 pub(in crate::gpu) fn choose_experts_backward(
     logits: &AnyTensor,
     chosen: &Tensor<1, Int>,
-    dweights: &AnyTensor,
+    dweights: Option<&AnyTensor>,
     pull: Option<&AnyTensor>,
     rule: &RouterRule,
 ) -> Option<AnyTensor> {
     let (on, of_logits) = (On::device_of(logits)?, buffer(logits)?);
-    let pull = match pull {
-        Some(pull) => Some(buffer(pull)?),
-        None => None,
+    let given = |tensor: Option<&AnyTensor>| match tensor {
+        Some(tensor) => Some(Some(buffer(tensor)?)),
+        None => Some(None),
     };
-    let (dweights, experts) = (buffer(dweights)?, logits.shape()[1]);
+    let (dweights, pull, experts) = (given(dweights)?, given(pull)?, logits.shape()[1]);
     let dlogits = kernels::choose_experts_backward(
         on.client(),
         &of_logits,
         &integers(chosen)?,
-        Some(&dweights),
+        dweights.as_ref(),
         pull.as_ref(),
         experts,
         rule,

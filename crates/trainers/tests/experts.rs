@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
-use burnish_config::{Command, SftOptions};
-use burnish_trainers::{Ranks, Sft, Stop, TrainError, Trainer};
+use burnish_config::{Command, GrpoOptions, SftOptions};
+use burnish_trainers::{Grpo, Ranks, Sft, Stop, TrainError, Trainer};
 use burnish_weight_files::WeightFolder;
 
 use crate::families_sharded::{folders, with_tokenizer};
@@ -222,6 +222,62 @@ fn adapters_over_quantised_experts_train_alike_on_any_ranks() {
             let got = run(root.path(), name, ranks, &words(own)).unwrap();
             same(&format!("{name}, {more:?}, {ranks}, {own:?}"), &got, &one);
         }
+    }
+}
+
+/// Completions that train twice pull routers twice, and are heard of twice.
+#[test]
+fn every_iteration_over_completions_balances_experts() {
+    let root = prepared();
+    // The fixtures' tokenizer has more tokens than their vocabulary.
+    let words = ["<s>", "</s>", "a", "b", "c", "d"]
+        .iter()
+        .enumerate()
+        .map(|(id, word)| ((*word).to_owned(), id.into()));
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": serde_json::Map::from_iter(words), "unk_token": "a"},
+    });
+    let model = root.path().join("models/mixtral");
+    std::fs::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(model.join("tokenizer_config.json"), r#"{"eos_token": "</s>"}"#).unwrap();
+    let prompts =
+        ["a b c", "d a", "b d c a", "c c"].map(|prompt| serde_json::json!({"prompt": prompt}).to_string());
+    std::fs::write(root.path().join("prompts.jsonl"), prompts.join("\n")).unwrap();
+    let words = [
+        format!("--model_name_or_path={}", model.display()),
+        format!("--dataset_name={}", root.path().join("prompts.jsonl").display()),
+        format!("--output_dir={}", root.path().join("out").display()),
+    ];
+    let plain = [
+        "--reward_funcs=think_format_reward",
+        "--num_generations=2",
+        "--per_device_train_batch_size=4",
+        "--num_iterations=2",
+        "--max_completion_length=3",
+        "--max_steps=4",
+        "--save_strategy=no",
+        "--disable_tqdm=true",
+        "--report_to=none",
+        "--router_aux_loss_coef=0.5",
+    ];
+    let all = words.into_iter().chain(plain.map(str::to_owned));
+    let options = GrpoOptions::parse(all).unwrap().run().unwrap().options;
+    let run = Grpo::prepare(options, &Ranks::threads(1), &Device::flex(), &mut |_| ()).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = told.clone();
+    let run = run.on_step(move |record| {
+        heard.lock().unwrap().push((record.get("loss").unwrap(), record.get("aux_loss")));
+        std::ops::ControlFlow::Continue(())
+    });
+    run.run(&Ranks::threads(1), &Stop::never()).unwrap();
+    let told = told.lock().unwrap();
+    assert_eq!(told.len(), 4);
+    for (step, (loss, balance)) in told.iter().enumerate() {
+        let balance = balance.unwrap_or_else(|| panic!("step {step} says nothing of its routers"));
+        // No completion has the format, so that advantages are 0.
+        assert!(balance > 1.0 && (loss - 0.5 * balance).abs() < 1e-6, "step {step}: {loss}, {balance}");
     }
 }
 

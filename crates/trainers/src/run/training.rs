@@ -283,14 +283,20 @@ impl<'a, T: Task> Training<'a, T> {
             store.begin_micro_batch(micro + 1 == micro_steps);
             let routers =
                 balance.and_then(|c| rank.model.decoder.router_balance((c * f64::from(scale)) as f32));
-            let share = task.num_tokens(batch) as f64 / (tokens as f64).max(1.0);
+            // What trains once more has been counted before, and weighs as much.
+            let has_rows = task.num_tokens(batch) > 0
+                || task.counts(std::slice::from_ref(batch)).iter().any(|n| *n > 0.0);
+            let share = match tokens {
+                0 => f64::from(u8::from(has_rows)) / parts,
+                _ => task.num_tokens(batch) as f64 / tokens as f64,
+            };
             let apart = rank.orthogonality(share * f64::from(scale));
             let pass = rank.pass(mode).with_embedding_noise(noise).with_router_balance(routers.clone());
             let pass = pass.with_orthogonality(apart.as_ref().map(|(apart, _)| apart.clone()));
             let pass = pass.with_attention_kept(options.keep_attention);
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
             pending.push(part.figures);
-            balanced.extend(balance.zip(routers.filter(|_| task.num_tokens(batch) > 0)));
+            balanced.extend(balance.zip(routers.filter(|_| has_rows)));
             if let Some((apart, weight)) = apart {
                 own_beside += share * weight * apart.loss();
             }

@@ -66,13 +66,6 @@ impl RunOptions {
             self.lora
                 .starts_without_loss("ref_model_name_or_path, whose log-probabilities come later", checks);
         }
-        if !self.training.average_tokens_across_devices {
-            checks.conflict(
-                "average_tokens_across_devices",
-                "a loss over rows, which is always that of all ranks",
-                "take it out",
-            );
-        }
     }
 }
 

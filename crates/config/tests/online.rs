@@ -63,7 +63,6 @@ fn contradictions() {
     check::<GrpoOptions>(&["--vllm_importance_sampling_clip_min=4"], "swap them");
     check::<GrpoOptions>(&["--prompt=3"], "is an option of `burnish");
     check::<GrpoOptions>(&["--generation_kwargs", r#"{"num_beams": 2}"#], "repeat the prompt instead");
-    check::<GrpoOptions>(&["--no_average_tokens_across_devices"], "always that of all ranks");
     check::<GrpoOptions>(
         &["--auto_find_batch_size"],
         "lower per_device_train_batch_size where memory is full",

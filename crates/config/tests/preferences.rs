@@ -2,7 +2,7 @@
 
 use burnish_config::foreign;
 use burnish_config::table::Raw;
-use burnish_config::{Command, DpoOptions, Invocation, KtoOptions};
+use burnish_config::{Command, CpoOptions, DpoOptions, Invocation, KtoOptions, OrpoOptions, RewardOptions};
 use burnish_data::Order;
 use burnish_losses::PreferenceLoss;
 
@@ -64,6 +64,30 @@ fn help_shows_the_defaults_of_the_command() {
     assert_eq!(KtoOptions::default().training.train_sampling_strategy, Order::Sequential);
 }
 
+/// Published configurations say it of every trainer; it speaks of losses over tokens.
+#[test]
+fn what_divides_a_loss_over_tokens_is_no_contradiction() {
+    let words = ["--model_name_or_path=.", "--dataset_name=.", "--no_average_tokens_across_devices"];
+    let options = DpoOptions::parse(words).unwrap().run().unwrap().options;
+    assert!(!options.training.average_tokens_across_devices);
+}
+
+/// TRL's trainers of these names know no auxiliary loss of routers, but where a configuration asks for their logits.
+#[test]
+fn routers_are_balanced_by_default_where_trl_does() {
+    let by_default = [
+        DpoOptions::default().training.router_aux_loss_coef,
+        KtoOptions::default().training.router_aux_loss_coef,
+    ];
+    assert_eq!(by_default, [None; 2]);
+    let without = [
+        RewardOptions::default().training.router_aux_loss_coef,
+        CpoOptions::default().training.router_aux_loss_coef,
+        OrpoOptions::default().training.router_aux_loss_coef,
+    ];
+    assert_eq!(without, [Some(0.0); 3]);
+}
+
 #[test]
 fn losses_are_words_and_lists() {
     let parse = |word: &str| {
@@ -97,6 +121,5 @@ fn contradictions() {
     check(&["--ref_model_name_or_path=./none/such"], "ref_model_name_or_path: no folder at");
     check(&["--sync_ref_model", "--use_peft"], "train the whole model");
     check(&["--sync_ref_model", "--precompute_ref_log_probs"], "keep one of the two");
-    check(&["--no_average_tokens_across_devices"], "always that of all ranks");
     check(&["--completion_only_loss=true"], "is an option of `burnish sft`");
 }

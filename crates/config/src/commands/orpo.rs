@@ -7,7 +7,7 @@ use crate::trainer::{TrainerOptions, trainer};
 trainer! {
     /// Options of `burnish orpo`.
     OrpoOptions, "orpo", "Teach a base model answers and the preference between them at once (odds ratio preference optimisation)",
-    default { training.learning_rate: 1e-6 }, {
+    default { training.learning_rate: 1e-6, training.router_aux_loss_coef: Some(0.0) }, {
         /// Rows to tokens.
         preparation: PreferenceRowOptions,
         /// The loss.

@@ -7,7 +7,7 @@ use crate::trainer::{TrainerOptions, trainer};
 trainer! {
     /// Options of `burnish reward`.
     RewardOptions, "reward", "Train a reward model: a head that scores chosen texts above rejected ones",
-    default { training.learning_rate: 1e-4 }, {
+    default { training.learning_rate: 1e-4, training.router_aux_loss_coef: Some(0.0) }, {
         /// Rows to tokens.
         preparation: RewardRowOptions,
         /// The loss.

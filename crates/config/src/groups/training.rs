@@ -100,7 +100,7 @@ options! {
     /// sequence's embeddings.
     Transformers neftune_noise_alpha: Option<f64> = None;
     /// What the auxiliary loss that balances experts is multiplied by, where the model is a mixture of experts that has one;
-    /// by default what its config.json says, and 0 trains without it.
+    /// by default what its config.json says (reward, cpo and orpo: 0), and 0 trains without it.
     Trl router_aux_loss_coef: Option<f64> = None;
     /// Keep only each block's input and compute the block again in backward: less memory, more arithmetic.
     Trl gradient_checkpointing: bool = true;
@@ -117,7 +117,8 @@ options! {
     Transformers train_sampling_strategy: Order = Order::Random;
     /// Leave out the last batch of an epoch when it is not full.
     Transformers dataloader_drop_last: bool = false;
-    /// Divide the loss by the tokens of all ranks rather than of each.
+    /// Divide the loss by the tokens of all ranks rather than of each. A loss over rows (all but `burnish sft`) is of those of all
+    /// ranks, whatever this says.
     Transformers average_tokens_across_devices: bool = true;
     /// When to evaluate.
     Transformers eval_strategy: Interval = Interval::No;

@@ -243,7 +243,9 @@ impl Decoder {
         if let Some(peaks) = pass.logit_peaks() {
             peaks.check(self.blocks.len(), self.shard.heads)?;
         }
-        if let Some((balance, texts)) = pass.router_balance().zip(tokens.texts()) {
+        if let Some(balance) = pass.router_balance()
+            && let Some(texts) = tokens.texts()
+        {
             balance.count_texts(texts);
         }
         let mut lent = BTreeMap::new();

@@ -399,11 +399,9 @@ impl Walk<'_> {
         let Some(sizes) = spec.latent else { return };
         let heads = (spec.sizes(at).heads as u64).div_ceil(self.ranks);
         let elements = 3 * self.tokens * heads * spec.attended_dim() as u64;
-        let pairs = spec.pairs == Pairs::Neighbours;
-        let [forward, backward] = cost::of_latents(elements, self.bytes(&latent.layer), pairs);
-        let ranks = sizes.query_rank.into_iter().chain([sizes.rank]);
         let bytes = self.bytes(&latent.layer);
-        for rank in ranks {
+        let [forward, backward] = cost::of_latents(elements, bytes, spec.pairs == Pairs::Neighbours);
+        for rank in sizes.query_rank.into_iter().chain([sizes.rank]) {
             self.add(Operation::Norms, Phase::Forward, cost::norm_forward(self.tokens, rank as u64, bytes));
             if tracked && self.trains {
                 let back = cost::norm_backward(self.tokens, rank as u64, true);

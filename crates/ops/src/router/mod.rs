@@ -100,8 +100,9 @@ pub fn route(
         if let Some((balance, layer)) = &balance {
             // The loss is of the choice without a correction, as Transformers has it.
             let plain = || bias.map(|_| choice::route(experts, &rule, &values, None).experts);
-            let chosen = || plain().unwrap_or_else(|| chosen.to_vec());
-            balance.note(*layer, || share(experts, &values, &chosen(), &texts, &device));
+            balance.note(*layer, || {
+                share(experts, &values, plain().as_ref().unwrap_or(&chosen), &texts, &device)
+            });
         }
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let weights = TensorData::new(found.weights, [tokens, each]).convert_dtype(wide);

@@ -123,6 +123,8 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
         }
         for (ranks, own) in [
             (2, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"][..]),
+            (4, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=2"]),
+            (4, &["--tp_size=2", "--zero_stage=2", "--gradient_accumulation_steps=2"]),
             (2, &["--tp_size=2", "--enable_expert_parallel", "--gradient_accumulation_steps=4"]),
             (
                 4,

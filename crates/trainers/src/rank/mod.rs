@@ -186,9 +186,9 @@ impl Rank<'_> {
             let (before, after): (usize, usize) =
                 (shape[1..along].iter().product(), shape[along + 1..].iter().product());
             let split = Split::packed(&vec![split.scaled(after); before]).map_err(ModelError::from)?;
-            let elements: usize = shape.iter().product();
-            let width = elements / shape[0].max(1);
-            let value = value.piece(0..elements, &[shape[0], width]);
+            // Of the shape alone: a rank whose rows others write has none.
+            let width: usize = shape[1..].iter().product();
+            let value = value.piece(0..shape[0] * width, &[shape[0], width]);
             return Ok(vec![self.axes.all.columns_to_rows(&value, rows, &split, name)?]);
         }
         let row: usize = value.shape().iter().skip(1).product();

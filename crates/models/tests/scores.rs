@@ -118,7 +118,7 @@ fn models_of_recorded_runs_load() {
 /// On a language model the score is new, and all else is as it was.
 #[test]
 fn a_scorer_starts_from_a_language_model() {
-    for base in ["llama", "llama-tied", "llama-bf16", "phi3"] {
+    for base in ["llama", "llama-tied", "llama-bf16", "phi3", "phi", "gptj"] {
         let path = fixtures().join(base);
         let started = |seed| {
             let folder = ModelFolder::open(&path).unwrap().into_scorer();

@@ -110,7 +110,7 @@ impl Tokens {
         if of.iter().all(|texts| *texts <= 1.0) {
             return None;
         }
-        let mut texts = vec![0.0; self.ids.len()];
+        let mut texts = vec![0.0; self.positions.len()];
         for (document, of) in self.documents.iter().zip(of) {
             texts[document.clone()].fill(of.max(1.0));
         }

@@ -290,10 +290,12 @@ impl ModelFolder {
             };
             known.insert(name);
         }
-        let head = named_in(weights, &self.spec.names, &format!("{}.weight", self.spec.names.head));
+        let [head, head_bias] = ["weight", "bias"]
+            .map(|part| named_in(weights, &self.spec.names, &format!("{}.{part}", self.spec.names.head)));
         for name in weights.names() {
             let derived = BUFFERS.iter().any(|buffer| name.ends_with(buffer))
-                || Some(name) == head.as_deref() && (self.spec.tied || replaces_head);
+                || Some(name) == head.as_deref() && (self.spec.tied || replaces_head)
+                || Some(name) == head_bias.as_deref() && replaces_head;
             let unread = self.spec.names.unread;
             let left_out = self.is_further(name) || !unread.is_empty() && name.contains(unread);
             let left_out = left_out || self.is_of_another_part(name) || known.contains(name);

@@ -38,7 +38,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
     let mut folder = ModelFolder::open(&options.model_name_or_path)?;
     if let Some(adapter) = &adapter {
-        folder = folder.for_adapter(&adapter.config);
+        folder = folder.for_adapter(adapter);
     }
     folder.notes().iter().for_each(crate::voice::note);
     match &adapter {

@@ -26,7 +26,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     crate::use_threads(options.threads, None)?;
     let Some(adapter) = &options.adapter_name_or_path else { return several(&options) };
     let adapter = AdapterFolder::open(adapter)?;
-    let mut folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);
+    let mut folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter);
     if folder.spec().output == Output::Score && folder.path().join("tokenizer.json").is_file() {
         let pad = Tokenizer::from_folder(folder.path())?.pad_id();
         folder = pad.into_iter().fold(folder, ModelFolder::with_pad_token);
@@ -83,7 +83,7 @@ fn several(options: &MergeTargetOptions) -> anyhow::Result<ExitCode> {
     let mut inputs = vec![options.model_name_or_path.clone()];
     for (path, weight) in &named {
         let adapter = AdapterFolder::open(path)?;
-        let folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);
+        let folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter);
         let planned = ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0)?;
         let plan = planned.plan().cloned().ok_or_else(|| refusal!(Internal, "an adapter without a plan"))?;
         let tensors = adapter.load(&plan)?;

@@ -73,7 +73,7 @@ impl Served {
     /// The model with an adapter over it.
     pub(crate) fn adapter(&self, path: &Path) -> anyhow::Result<Decoder> {
         let adapter = AdapterFolder::open(path)?;
-        let folder = ModelFolder::open(self.folder.path())?.for_adapter(&adapter.config);
+        let folder = ModelFolder::open(self.folder.path())?.for_adapter(&adapter);
         let tuning = Tuning::Adapter(&adapter);
         let plan = planned(&folder, &tuning, self.compute, self.quantization)
             .with_context(|| format!("adapter {}", path.display()))?;

@@ -82,7 +82,7 @@ fn rewards_and_gradients_of_an_adapter_are_peft_s() {
     let adapter = AdapterFolder::open(&case).unwrap();
     for mode in MODES {
         // A language model's folder: the adapter says what it is for.
-        let folder = ModelFolder::open(fixtures().join("qwen3")).unwrap().for_adapter(&adapter.config);
+        let folder = ModelFolder::open(fixtures().join("qwen3")).unwrap().for_adapter(&adapter);
         let planned = ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0).unwrap();
         let (model, resident) = planned.resident(&device()).unwrap();
         check(&case, &model, &resident, "", mode);
@@ -176,7 +176,7 @@ fn folders_are_written_as_transformers_does_and_load_again() {
 fn an_adapter_trains_and_keeps_the_score() {
     let config = LoraConfig::from_json(ADAPTER).unwrap();
     let rows = [vec![3, 1, 4, 1, 5], vec![9, 2]];
-    let folder = ModelFolder::open(fixtures().join("llama")).unwrap().for_adapter(&config);
+    let folder = ModelFolder::open(fixtures().join("llama")).unwrap().into_scorer();
     let model = Model::load(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3, &device()).unwrap();
     let trained: Vec<&str> = model.parameters.registry().trainable().map(|p| p.name.as_str()).collect();
     assert!(trained.contains(&"modules_to_save.score.weight") && !trained.contains(&"score.weight"));

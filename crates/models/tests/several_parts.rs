@@ -238,6 +238,82 @@ fn adapters_are_of_the_text_part_alone() {
     assert!(said.contains("vision_tower.encoder.layers.0.self_attn.q_proj.lora_B.weight"), "{said}");
 }
 
+/// With the class of text alone, or before Transformers 4.52, modules had other names: such adapters are read, merged and
+/// written by them.
+#[test]
+fn adapters_name_the_text_part_as_their_class_does() {
+    let config = r#"{"peft_type": "LORA", "r": 2, "init_lora_weights": false, "target_modules": "all-linear",
+        "modules_to_save": ["norm"]}"#;
+    let config = LoraConfig::from_json(config).unwrap();
+    let rows = [vec![3, 1, 4, 1, 5], vec![9, 2]];
+    for (name, own, theirs) in [
+        ("qwen3_5-vision", "model.language_model.", "model."),
+        ("qwen3_5-moe-vision", "model.language_model.", "model."),
+        ("mllama", "model.language_model.", "model."),
+        ("qwen2-vl", "model.language_model.", "model."),
+        ("llama4-vision", "language_model.model.", "model."),
+        ("gemma3-vision", "model.language_model.", "language_model.model."),
+        ("llava", "model.language_model.", "language_model.model."),
+    ] {
+        let path = fixtures().join(name);
+        let opened = ModelFolder::open(&path).unwrap();
+        let model = Model::load(&opened, &Tuning::NewAdapter(&config), Dtype::F32, 7, &device()).unwrap();
+        let (_guard, written, mut writer) = target();
+        model.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let (_merged_guard, merged, mut writer) = target();
+        model.write_merged(&opened, &mut writer, Dtype::F32).unwrap();
+        writer.commit().unwrap();
+
+        let respelled = |key: &str| {
+            let module = key.strip_prefix("base_model.model.").unwrap();
+            format!("base_model.model.{}", module.replacen(own, theirs, 1))
+        };
+        let weights = WeightFolder::open_stem(&written, "adapter_model").unwrap();
+        let tensors: Vec<(String, HostTensor)> =
+            weights.names().map(|name| (respelled(name), weights.read(name).unwrap())).collect();
+        let keys: Vec<&String> = tensors.iter().map(|(key, _)| key).collect();
+        assert!(!keys.iter().any(|key| weights.contains(key)), "{name}: {keys:?}");
+        let views: Vec<_> = tensors.iter().map(|(key, tensor)| (key.clone(), tensor.view())).collect();
+        let mut said = read_json(&written.join("adapter_config.json"));
+        said.as_object_mut().unwrap().remove("exclude_modules");
+        let of_blocks = |target: &str| target.replacen(own, theirs, 1);
+        let targets: Vec<String> = said["target_modules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|t| of_blocks(t.as_str().unwrap()))
+            .collect();
+        said["target_modules"] = json!(targets);
+        let (_other_guard, other, mut writer) = target();
+        writer.tensors("adapter_model", &views).unwrap();
+        writer.json("adapter_config.json", &said).unwrap();
+        writer.commit().unwrap();
+
+        let adapter = AdapterFolder::open(&other).unwrap();
+        let named = ModelFolder::open(&path).unwrap().for_adapter(&adapter);
+        let planned = ModelPlan::new(&named, &Tuning::Adapter(&adapter), Dtype::F32, 0).unwrap();
+        // Over a base that is there only what the adapter has is read.
+        let base =
+            ModelPlan::new(&opened, &Tuning::None, Dtype::F32, 0).unwrap().resident(&device()).unwrap().1;
+        let again = planned.resident_beside(&device(), Some(&base)).unwrap().0;
+        assert_eq!(logits(&again.decoder, &rows), logits(&model.decoder, &rows), "{name}");
+        let (_again_guard, path, mut writer) = target();
+        again.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let rewritten = WeightFolder::open_stem(&path, "adapter_model").unwrap();
+        assert!(rewritten.names().eq(AdapterFolder::open(&other).unwrap().keys()), "{name}");
+        let (_both_guard, both, mut writer) = target();
+        again.write_merged(&named, &mut writer, Dtype::F32).unwrap();
+        writer.commit().unwrap();
+        let [got, want] = [both, merged].map(|folder| WeightFolder::open(folder).unwrap());
+        assert!(got.names().eq(want.names()), "{name}");
+        for tensor in want.names() {
+            assert_eq!(got.read(tensor).unwrap().bytes, want.read(tensor).unwrap().bytes, "{name}: {tensor}");
+        }
+    }
+}
+
 #[test]
 fn what_a_part_cannot_be_is_said() {
     let opened = ModelFolder::open(fixtures().join("llava")).unwrap().into_scorer();

@@ -106,6 +106,11 @@ impl AdapterFolder {
         self.weights.names()
     }
 
+    /// What the keys name in the base model: its parameters, and those of modules beside them.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        self.weights.names().filter_map(|key| key.strip_prefix(PREFIX))
+    }
+
     /// Reads every tensor of the plan. Loading is total: every key of the file is consumed, every slot of the plan is
     /// filled, every shape fits.
     ///

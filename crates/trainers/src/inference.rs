@@ -58,7 +58,7 @@ impl Inference {
         let mut folder = options.tokenizer_name_or_path.iter().fold(folder, ModelFolder::with_tokenizer);
         let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
         if let Some(adapter) = &adapter {
-            folder = folder.for_adapter(&adapter.config);
+            folder = folder.for_adapter(adapter);
         }
         let (device, compute) = (device.clone(), options.compute());
         let quantization = quantization.map(|how| (how, options.dtype.0.unwrap_or(Dtype::F32)));

@@ -38,9 +38,13 @@ impl LocalParams {
         taken.expect("invariant: a taken parameter is written back before it is read")
     }
 
-    /// What is held as `parameter`, if that is held in the same way.
-    pub(crate) fn shared(&self, parameter: &Parameter) -> Option<AnyTensor> {
-        let index = self.registry.index_of(&parameter.name)?;
+    /// What is held as `parameter`, by one of these names, if that is held in the same way.
+    pub(crate) fn shared(
+        &self,
+        parameter: &Parameter,
+        mut names: impl Iterator<Item = String>,
+    ) -> Option<AnyTensor> {
+        let index = names.find_map(|name| self.registry.index_of(&name))?;
         let own = self.registry.at(index);
         let alike = own.shape == parameter.shape
             && own.precision.store == parameter.precision.store

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role, RouterScores, Scheme};
 use burnish_ops::AnyTensor;
-use burnish_peft::LoraConfig;
+use burnish_peft::AdapterFolder;
 use burnish_quant::Quantized;
 use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError, WeightFolder};
 use half::{bf16, f16};
@@ -127,10 +127,22 @@ impl ModelFolder {
         self.config().get("model_type").and_then(|v| v.as_str()).unwrap_or_default()
     }
 
-    /// The model that an adapter is for: with PEFT's task `SEQ_CLS` one that [scores](Self::into_scorer).
+    /// The model that an adapter is for: with PEFT's task `SEQ_CLS` one that [scores](Self::into_scorer), its modules
+    /// [called as the adapter calls them](Self::named_as_in).
     #[must_use]
-    pub fn for_adapter(self, adapter: &LoraConfig) -> Self {
-        if adapter.task_type.as_deref() == Some(SCORING_TASK) { self.into_scorer() } else { self }
+    pub fn for_adapter(self, adapter: &AdapterFolder) -> Self {
+        let scores = adapter.config.task_type.as_deref() == Some(SCORING_TASK);
+        if scores { self.into_scorer() } else { self }.named_as_in(adapter)
+    }
+
+    /// The model with its modules called as in an adapter. Of a model of several parts adapters name them as the class does
+    /// that they were trained with: of all parts or of text alone (`Qwen3_5ForCausalLM`), or as Transformers had it before 4.52.
+    #[must_use]
+    pub fn named_as_in(mut self, adapter: &AdapterFolder) -> Self {
+        if self.spec.part {
+            self.spec.names = self.spec.names.of_adapter(&adapter.modules().collect::<Vec<_>>());
+        }
+        self
     }
 
     /// What fills up texts in batches: written into the `config.json` of a model that scores, where Transformers finds a

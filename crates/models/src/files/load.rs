@@ -550,7 +550,9 @@ impl<'a> ModelPlan<'a> {
         let work = self.loading();
         for (index, parameter) in registry.iter().enumerate() {
             let rows = 0..rows_in(parameter);
-            let shared = other.filter(|_| self.is_in_folder(index)).and_then(|o| o.shared(parameter));
+            let names = || self.folder.spec().names.in_files(&parameter.name);
+            let shared =
+                other.filter(|_| self.is_in_folder(index)).and_then(|o| o.shared(parameter, names()));
             let value = match (shared, &parameter.alias_of, parameter.quantization) {
                 (Some(shared), ..) => shared,
                 (None, Some(target), _) => values[self.index_of(target)?].clone(),

@@ -47,6 +47,9 @@ impl<'a> MixedAdapters<'a> {
             return refused("task_type");
         }
         let spec = self.folder.spec();
+        if spec.part && spec.names.of_adapter(&adapter.modules().collect::<Vec<_>>()) != spec.names {
+            return refused("names of modules");
+        }
         let mut blueprint = Blueprint::new(spec.clone())?;
         let plan = blueprint.attach(&adapter.config, Purpose::Load, self.folder.model_type())?;
         SideBySide::check(name, &plan)?;

@@ -323,6 +323,27 @@ pub(crate) const LLAMA4_PART: Inner = Inner {
     other_spellings: &[],
 };
 
+/// How else adapters of models of several parts name the text part: as the class of text alone has it (`Qwen3_5ForCausalLM`;
+/// before Transformers 4.52 Qwen2-VL's too), and as the others had it before 4.52.
+const OF_ADAPTERS: [Inner; 2] = [
+    Inner {
+        other_spellings: &[
+            ("model.", "model.language_model."),
+            ("model.", "language_model.model."),
+            ("lm_head.", "language_model.lm_head."),
+        ],
+        ..MODEL
+    },
+    Inner {
+        other_spellings: &[
+            ("language_model.model.", "model.language_model."),
+            ("language_model.model.", "model."),
+            ("language_model.lm_head.", "lm_head."),
+        ],
+        ..LLAMA4_PART
+    },
+];
+
 /// SmolVLM's and Idefics'.
 pub(crate) const TEXT_MODEL: Inner = Inner {
     embed: "model.text_model.embed_tokens",
@@ -1128,6 +1149,30 @@ impl Names {
             other_spellings: inner.other_spellings,
             ..self
         })
+    }
+
+    /// The names by which an adapter of a model of several parts, with these modules, knows the text part: these, or those of
+    /// another class or an earlier one where modules are called as that has them.
+    #[must_use]
+    pub(crate) fn of_adapter(self, modules: &[&str]) -> Self {
+        let last = |module: &'static str| module.rsplit('.').next();
+        let other = |inner: &Inner| Self {
+            embed: inner.embed,
+            layers: inner.layers,
+            norm: inner.norm,
+            head: inner.head,
+            other_spellings: inner.other_spellings,
+            ..self
+        };
+        let calls = |names: &Self| modules.iter().any(|module| names.is_of_text(module));
+        let mut others = OF_ADAPTERS.iter().filter(|inner| last(inner.norm) == last(self.norm)).map(other);
+        if calls(&self) { self } else { others.find(calls).unwrap_or(self) }
+    }
+
+    /// Whether a module is one of the text part, by these names alone.
+    fn is_of_text(&self, module: &str) -> bool {
+        let within = |of: &str| module.strip_prefix(of).is_some_and(|rest| rest.starts_with('.'));
+        [self.embed, self.layers, self.norm].into_iter().any(within)
     }
 
     /// What a block at `layer` is called.

@@ -43,6 +43,7 @@ impl GenerationPlan {
         let model = &options.model;
         let folder = ModelFolder::open(&model.model_name_or_path)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
+        let folder = adapter.iter().fold(folder, ModelFolder::named_as_in);
         let tuning = adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
         let ranks = options.ranks.ranks();
         ranks.whole_groups(ranks.nproc).map_err(|(key, size)| TrainError::ModelParallelSize {

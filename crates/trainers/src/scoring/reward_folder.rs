@@ -64,7 +64,7 @@ impl RewardFolder {
         };
         let mut folder = ModelFolder::open(&base)?;
         if let Some(adapter) = &adapter {
-            folder = folder.for_adapter(&adapter.config);
+            folder = folder.for_adapter(adapter);
         }
         if folder.spec().output != Output::Score {
             return Err(TrainError::NoScore { path: path.to_owned() });

@@ -49,6 +49,7 @@ impl ModelSetup {
             options.lora.use_peft.then(|| options.lora.config(Path::new(&public_name(folder.path()))));
         let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
         adapter.iter().try_for_each(|adapter| adapter.config.check_training())?;
+        let folder = adapter.iter().fold(folder, ModelFolder::named_as_in);
         let trained = trained_dtype(&options.model, &options.training);
         let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
         let compute = options.model.compute();

@@ -27,6 +27,8 @@ pub enum RouterScores {
     Softmax,
     /// A probability of each expert alone (DeepSeek-V3).
     Sigmoid,
+    /// The same, but experts are compared by their logits (Kolibri).
+    SigmoidByLogit,
     /// SparseMixer's (Liu et al., arXiv:2409.12136) without its samples: the best expert's probability among those whose
     /// logits are near the best one; then the same once more without it, for the next (PhiMoE).
     SparseMixer {

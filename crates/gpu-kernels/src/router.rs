@@ -119,6 +119,7 @@ fn fits(client: &Client, experts: usize, groups: usize) -> bool {
 enum Scores {
     Softmax,
     Sigmoid,
+    SigmoidByLogit,
     SparseMixer,
 }
 
@@ -140,6 +141,7 @@ impl Form {
         let (scores, within) = match rule.scores {
             RouterScores::Softmax => (Scores::Softmax, 0.0),
             RouterScores::Sigmoid => (Scores::Sigmoid, 0.0),
+            RouterScores::SigmoidByLogit => (Scores::SigmoidByLogit, 0.0),
             RouterScores::SparseMixer { within } => (Scores::SparseMixer, within),
         };
         let of = |groups: burnish_core::RouterGroups| {
@@ -570,7 +572,7 @@ fn scores_of(
         #[unroll]
         for slot in 0..comptime!(layout.each()) {
             // SparseMixer compares logits.
-            if comptime!(form.scores == Scores::Sigmoid) {
+            if comptime!(form.scores == Scores::Sigmoid || form.scores == Scores::SigmoidByLogit) {
                 to[slot] = sigmoid(values[slot]);
             } else {
                 to[slot] = values[slot];
@@ -644,6 +646,9 @@ fn choose<E: Float, N: Size>(
     #[unroll]
     for slot in 0..each {
         let mut score = scores[slot];
+        if comptime!(form.scores == Scores::SigmoidByLogit) {
+            score = values[slot];
+        }
         if comptime!(biased) {
             score += added[slot];
         }

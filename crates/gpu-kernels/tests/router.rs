@@ -32,7 +32,9 @@ fn softmax(row: &[f64]) -> Vec<f64> {
 fn scores(rule: &RouterRule, row: &[f64]) -> Vec<f64> {
     match rule.scores {
         RouterScores::Softmax => softmax(row),
-        RouterScores::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        RouterScores::Sigmoid | RouterScores::SigmoidByLogit => {
+            row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()
+        }
         RouterScores::SparseMixer { .. } => row.to_vec(),
     }
 }
@@ -52,7 +54,8 @@ fn near(row: &[f64], chosen: &[usize], within: f32) -> Vec<f64> {
 /// One token's experts and weights.
 fn choice(rule: &RouterRule, row: &[f64], bias: Option<&[f32]>) -> (Vec<usize>, Vec<f64>) {
     let scores = scores(rule, row);
-    let mut compared = scores.clone();
+    let by_logit = rule.scores == RouterScores::SigmoidByLogit;
+    let mut compared = if by_logit { row.to_vec() } else { scores.clone() };
     for (x, &b) in compared.iter_mut().zip(bias.into_iter().flatten()) {
         *x += f64::from(b);
     }
@@ -104,7 +107,9 @@ fn gradient(
         }
         match rule.scores {
             RouterScores::Softmax => through(&mut to, &own, &d),
-            RouterScores::Sigmoid => (0..d.len()).for_each(|e| to[e] += d[e] * own[e] * (1.0 - own[e])),
+            RouterScores::Sigmoid | RouterScores::SigmoidByLogit => {
+                (0..d.len()).for_each(|e| to[e] += d[e] * own[e] * (1.0 - own[e]))
+            }
             RouterScores::SparseMixer { within } => {
                 for (j, dw) in dw.iter().enumerate() {
                     let mut d = vec![0.0; row.len()];
@@ -248,7 +253,9 @@ fn sigmoids_choose_and_weigh_as_in_f64() {
     for (experts, k, renormalise, biased) in
         [(1, 1, false, false), (6, 2, true, false), (160, 8, false, true)]
     {
-        check(experts, &rule(k, RouterScores::Sigmoid, renormalise), biased, FloatType::F32, experts == 6);
+        for scores in [RouterScores::Sigmoid, RouterScores::SigmoidByLogit] {
+            check(experts, &rule(k, scores, renormalise), biased, FloatType::F32, experts == 6);
+        }
     }
 }
 

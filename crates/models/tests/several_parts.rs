@@ -20,7 +20,7 @@ fn answers(folder: &Path) -> Vec<f32> {
 }
 
 /// Types that have what another fixture has: the fixture, and where their files have its decoder, if not where it is there.
-pub(crate) const OF_OTHERS: [(&str, &str, &str); 44] = [
+pub(crate) const OF_OTHERS: [(&str, &str, &str); 49] = [
     ("lfm3_vl", "lfm3", "model.language_model."),
     ("deepseek_vl", "llama", "model.language_model."),
     ("deepseek_vl_hybrid", "llama", "model.language_model."),
@@ -65,17 +65,26 @@ pub(crate) const OF_OTHERS: [(&str, &str, &str); 44] = [
     ("phi4_multimodal", "phi3", ""),
     ("aria", "aria", "language_model.model."),
     ("apertus1p5", "apertus1p5", "model.language_model."),
+    ("shieldgemma2", "gemma3-vision", ""),
+    ("granite4_vision", "granite", "model.language_model."),
+    ("hunyuan_vl", "hunyuan", "model.language_model."),
+    ("cohere_compass", "cohere-compass", "model.language_model."),
+    ("nemotron_h_omni", "nemotron-h", "language_model.model."),
 ];
+
+/// Of those the ones whose own head multiplies logits as the decoder's does.
+const SCALES_LOGITS: [&str; 2] = ["granite4_vision", "cohere_compass"];
 
 /// Each computes what its decoder alone is recorded for; a head of its own is a plain product.
 #[test]
 fn decoders_of_others_are_the_same_model() {
     for (model_type, name, prefix) in OF_OTHERS {
         let base = ModelFolder::open(fixtures().join(name)).unwrap();
-        let (tied, scale) = (base.spec().tied, if prefix.is_empty() { 1.0 } else { base.spec().logit_scale });
+        let scaled = prefix.is_empty() || SCALES_LOGITS.contains(&model_type);
+        let (tied, scale) = (base.spec().tied, if scaled { 1.0 } else { base.spec().logit_scale });
         let part = match model_type {
             _ if prefix.starts_with("thinker.") => "thinker.",
-            "internvl_chat" | "kimi_vl" => "language_model.",
+            "internvl_chat" | "kimi_vl" | "nemotron_h_omni" => "language_model.",
             _ => "",
         };
         let folder = reweighted(name, |weights| {

@@ -361,7 +361,8 @@ fn attention<R: BlockRun>(
     };
     let mut attended = attend(&qkv)?;
     drop(qkv);
-    if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() {
+    let narrow = run.spec().narrow_values.is_some() && !block.convolves;
+    if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() || narrow {
         attended = run.values_of(attended)?;
     }
     if let Some(gates) = gates {

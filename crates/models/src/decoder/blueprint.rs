@@ -458,13 +458,15 @@ impl Builder {
             QkvNames::OfLatent(_) => Vec::new(),
             QkvNames::Apart([of_q, of_k, of_v]) => {
                 let mut all = vec![self.linear(Place::Queries, &name(of_q), [q, h], bias)?];
+                let of_v = (of_v, Place::Values, spec.kv_heads * spec.value_dim());
+                let of_k = (of_k, Place::KeysValues, kv);
                 let of_keys = match keys {
                     KeysValues::Own => &[of_k, of_v][..],
                     KeysValues::KeysAsValues => &[of_k],
                     KeysValues::Of(_) => &[],
                 };
-                for module in of_keys {
-                    all.push(self.linear(Place::KeysValues, &name(module), [kv, h], bias)?);
+                for &(module, place, rows) in of_keys {
+                    all.push(self.linear(place, &name(module), [rows, h], bias)?);
                 }
                 if let Some(each) = spec.gates_apart() {
                     let shape = [spec.heads * each, h];
@@ -516,7 +518,7 @@ impl Builder {
                 Some((norm(at_q.0, &of_q, &at_q.1, false)?, norm(at_k.0, &of_k, &at_k.1, lent)?))
             }
         };
-        let sinks = if spec.sinks && attends {
+        let sinks = if spec.sinks && attends && !spec.layers[layer].no_sinks {
             // Trained as any weight, and no matrix.
             Some(self.add(name(SINKS), &[spec.heads], Role::Matrix)?)
         } else {
@@ -581,7 +583,8 @@ impl Builder {
             }
             None => {
                 let shape = [h, spec.heads * spec.value_dim()];
-                Some(self.linear(Place::Output, &name(names.o), shape, spec.o_bias)?)
+                let bias = spec.o_bias || spec.layers[layer].o_bias;
+                Some(self.linear(Place::Output, &name(names.o), shape, bias)?)
             }
         };
         let ssd = match of_ssd {
@@ -644,7 +647,10 @@ impl Builder {
         } else {
             None
         };
-        let mlp_post_norm = post(self, names.mlp_post_norm)?;
+        let mlp_post_norm = match spec.layers[layer].mlp_post_norm {
+            true => Some(self.norm(NormPlace::Stream, &name(names.mlp_post_norm), spec)?),
+            false => post(self, names.mlp_post_norm)?,
+        };
         let per_layer = match spec.per_layer {
             Some(PerLayerInputs { width, .. }) => Some(PerLayer {
                 gate: self.linear(Place::PerLayer, &name(PER_LAYER_GATE), [width, h], false)?,
@@ -851,6 +857,11 @@ impl Blueprint {
         let layers = layers.filter(|(_, layer)| layer.place != Place::HeadGates);
         for (at, layer) in layers {
             let BlockSizes { heads, head_dim: dim, .. } = self.spec.sizes(at);
+            let dim = if layer.place == Place::Values {
+                self.spec.with_sizes(self.spec.sizes(at)).value_dim()
+            } else {
+                dim
+            };
             let weights = layer.all().filter(|(part, _)| *part == LinearPart::Weight);
             for (_, index) in weights {
                 let name = self.registry.at(index).name.clone();

@@ -68,10 +68,12 @@ pub(crate) fn heads(
 /// The dimensions of attention's output `[tokens, heads * head_dim]` that values have.
 pub(crate) fn values(attended: AnyTensor, spec: &Spec) -> Result<AnyTensor, OpsError> {
     let (value, d) = (spec.value_dim(), spec.attended_dim());
-    if value == d {
+    let scale = spec.narrow_values.map_or(1.0, |(_, scale)| scale);
+    if value == d && scale == 1.0 {
         return Ok(attended);
     }
     let x = attended.rank::<2>()?;
+    let x = if scale == 1.0 { x } else { x * scale };
     let [tokens, width] = x.dims();
     let heads = width / d;
     let own = x.reshape([tokens, heads, d]).narrow(2, 0, value);

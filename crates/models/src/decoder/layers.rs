@@ -113,6 +113,8 @@ pub(crate) enum Place {
     PerLayer,
     Queries,
     KeysValues,
+    /// Values in a layer of their own.
+    Values,
     /// Gates of what attention gives.
     HeadGates,
     /// What makes a latent, whole on every rank.

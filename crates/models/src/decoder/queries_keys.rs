@@ -159,6 +159,9 @@ pub(crate) fn prepared(
         let keys = x.clone().narrow(1, shard.heads * spec.head_dim, width);
         qkv = AnyTensor::new(Tensor::cat(vec![x, keys], 1));
     }
+    if spec.narrow_values.is_some() {
+        qkv = with_wide_values(&qkv, spec, shard)?;
+    }
     if let (Some(QkNorm::PerHeadAndValues), Some(norms)) = (spec.qk_norm, norms) {
         qkv = heads_and_values_normed(&qkv, spec, shard, norms, lent.is_none())?;
     }
@@ -209,6 +212,21 @@ pub(crate) fn grown(
     let rest = x.dims()[1] - width;
     let queries = x.clone().narrow(1, 0, width) * factors;
     Ok(AnyTensor::new(Tensor::cat(vec![queries, x.narrow(1, width, rest)], 1)))
+}
+
+/// Queries, keys and values with zeros behind each head's values, where they are narrower than a head.
+fn with_wide_values(qkv: &AnyTensor, spec: &Spec, shard: &Shard) -> Result<AnyTensor, OpsError> {
+    let (d, narrow) = (spec.head_dim, spec.value_dim());
+    if narrow == d {
+        return Ok(qkv.clone());
+    }
+    let x = qkv.rank::<2>()?;
+    let (tokens, first) = (x.dims()[0], (shard.heads + shard.kv_heads) * d);
+    let values =
+        x.clone().narrow(1, first, shard.kv_heads * narrow).reshape([tokens, shard.kv_heads, narrow]);
+    let zeros = Tensor::zeros([tokens, shard.kv_heads, d - narrow], (&x.device(), x.dtype()));
+    let values = Tensor::cat(vec![values, zeros], 2).reshape([tokens, shard.kv_heads * d]);
+    Ok(AnyTensor::new(Tensor::cat(vec![x.narrow(1, 0, first), values], 1)))
 }
 
 /// Queries, keys and values `[tokens, 3 * heads * head_dim]`, with `behind` behind each head's: each query head gets keys and

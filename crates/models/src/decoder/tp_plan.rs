@@ -29,6 +29,7 @@ fn style(place: Place) -> Style {
         Place::Embedding => Style::EmbeddingRowwise,
         Place::Queries
         | Place::KeysValues
+        | Place::Values
         | Place::HeadGates
         | Place::LatentUp
         | Place::QkvPerGroup
@@ -318,7 +319,10 @@ impl Parallel {
                 });
             }
         }
-        for index in blueprint.blocks.iter().filter_map(|block| block.sinks) {
+        for block in &blueprint.blocks {
+            let Some(index) = block.sinks else { continue };
+            let own = block.qkv.first().and_then(|layer| own_sizes.get(&layer.parts.weight));
+            let heads = own.map_or(&heads, |own| &own.1);
             layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, heads.q(1))?);
         }
         let scales = |block: &Block| block.mixture.as_ref().and_then(|mixture| mixture.scales);
@@ -651,6 +655,7 @@ fn split_of(
         Place::ExpertsUp if matches!(gate, Some(ExpertGate::Clamped { .. })) => mlp.scaled(2),
         Place::ExpertsUp if matches!(gate, Some(ExpertGate::Plain(_))) => mlp.clone(),
         Place::KeysValues => kv,
+        Place::Values => heads.kv(spec.value_dim()),
         Place::HeadGates => heads.q(spec.gates_apart().unwrap_or(0)),
         Place::Qkv => Split::packed(&[q, kv.clone(), kv])?,
         Place::QkvPerGroup => kv.scaled(spec.heads / spec.kv_heads + 2),

@@ -23,15 +23,15 @@ mod reader;
 mod remote;
 mod selective_scan;
 
-use cohere_glm::{cohere, cohere2, glm, glm4};
+use cohere_glm::{cohere, cohere_compass, cohere2, glm, glm4};
 use crossed::{
-    cohere2_moe, exaone_moe, flint, hunyuan_v1_moe, hy_v3, laguna, mellum, minicpm3, mistral4, solar_open,
-    youtu,
+    cohere2_moe, exaone_moe, flint, hunyuan_v1_moe, hy_v3, kolibri1, laguna, mellum, mimo_v2_flash, minicpm3,
+    mistral4, solar_open, youtu,
 };
 use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, vaultgemma};
 use gpt::{
-    biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, openai_gpt, opt,
-    persimmon, xglm,
+    biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt_neox_japanese, gpt2, gptj, mpt,
+    openai_gpt, opt, persimmon, xglm,
 };
 use granite::{granite_swa, granitemoe_swa};
 use indexed::{deepseek_v32, glm_moe_dsa};
@@ -45,9 +45,9 @@ use llamas::{
 };
 use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
 use mixtures::{
-    afmoe, aria_text, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite,
-    gpt_oss, granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
-    sarvam_mla,
+    afmoe, aria_text, axk1, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe,
+    glm4_moe_lite, gpt_oss, granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe,
+    qwen2_moe, qwen3_moe, sarvam_mla, sarvam_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -248,6 +248,12 @@ static FAMILIES: &[Entry] = &[
     family("nemotron-nas", "DeciLM", nemotron_nas),
     family("aria_text", "AriaText", aria_text),
     family("sarvam_mla", "DeepseekV3", sarvam_mla),
+    family("sarvam_moe", "Glm4Moe", sarvam_moe),
+    family("axk1", "AXK1", axk1),
+    family("mimo_v2_flash", "MiMoV2Flash", mimo_v2_flash),
+    family("kolibri1", "Kolibri1", kolibri1),
+    family("gpt_neox_japanese", "GPTNeoXJapanese", gpt_neox_japanese),
+    family("cohere_compass_text", "CohereCompass", cohere_compass),
     family("llama4", "Llama4", text_part),
     family("gemma3", "Gemma3", text_part),
     family("gemma3n", "Gemma3n", text_part),
@@ -317,6 +323,13 @@ static FAMILIES: &[Entry] = &[
     family("moss_transcribe_diarize", "MossTranscribeDiarize", text_part),
     family("omniasr", "OmniASR", text_part),
     family("vibevoice_asr", "VibeVoiceAsr", text_part),
+    family("paligemma", "PaliGemma", text_part),
+    family("shieldgemma2", "Gemma3", text_part),
+    family("granite4_vision", "Granite4Vision", text_part),
+    family("hunyuan_vl", "HunYuanVL", text_part),
+    family("cohere_compass", "CohereCompass", text_part),
+    family("nemotron_h_omni", "NemotronH_Omni", text_part),
+    family("deepseek_ocr2", "DeepseekOcr2", text_part),
     family("internvl_chat", "InternVLChat", text_part),
     family("kimi_vl", "KimiVL", text_part),
     family("llava_llama", "LlavaLlama", text_part),

@@ -202,6 +202,12 @@ pub struct LayerSpec {
     pub no_attention: bool,
     /// Whether the block has no feed-forward.
     pub no_feed_forward: bool,
+    /// Whether attention's output has a bias, where others' has none (GPT-NeoX Japanese).
+    pub o_bias: bool,
+    /// Whether query heads have no sinks, where others' have (MiMo-V2-Flash).
+    pub no_sinks: bool,
+    /// Whether a norm stands behind the feed-forward though none does behind attention (A.X K1).
+    pub mlp_post_norm: bool,
     /// Whether attention reads the stream as it is, where other blocks' reads it normed (ModernBERT's first).
     pub no_attention_norm: bool,
     /// Whether the feed-forward is a mixture of experts ([`Spec::experts`]).
@@ -466,6 +472,8 @@ pub struct Spec {
     pub head_dim: usize,
     /// How queries, keys and values are made, where it is of a latent.
     pub latent: Option<LatentAttention>,
+    /// Elements of a head's values that layers give, at most those of a head, and what multiplies them (MiMo-V2-Flash).
+    pub narrow_values: Option<(usize, f32)>,
     /// The norms of the stream.
     pub norm: NormKind,
     /// Added to the mean square (or the variance) in norms.
@@ -666,7 +674,8 @@ impl Spec {
     /// Elements of a head that the attention's output layer reads.
     #[must_use]
     pub fn value_dim(&self) -> usize {
-        self.latent.map_or(self.head_dim, |latent| latent.value)
+        let narrow = self.narrow_values.map_or(self.head_dim, |(width, _)| width);
+        self.latent.map_or(narrow, |latent| latent.value)
     }
 
     /// Whether a module, or a tensor of the files, is of what is computed here, and of no other part of the model.

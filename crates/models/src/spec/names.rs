@@ -285,6 +285,15 @@ pub(crate) const MODEL: Inner = Inner {
 /// Fuyu's, whose decoder is Persimmon's.
 pub(crate) const FUYU: Inner = Inner { norm: "model.language_model.final_layernorm", ..LANGUAGE_MODEL };
 
+/// Nemotron Omni's: the language model whole, with its head.
+pub(crate) const NEMOTRON_OMNI: Inner = Inner {
+    embed: "language_model.model.embeddings",
+    layers: "language_model.model.layers",
+    norm: "language_model.model.norm_f",
+    head: "language_model.lm_head",
+    other_spellings: &[("language_model.model.", "language_model.backbone.")],
+};
+
 /// Qianfan-OCR's, whose files may have its blocks one part deeper.
 pub(crate) const QIANFAN_OCR: Inner = Inner {
     other_spellings: &[
@@ -423,6 +432,17 @@ pub(crate) const BAILING_MOE_V2: Names = Names {
     ..BAILING_MOE
 };
 
+/// Sarvam 30B's.
+pub(crate) const SARVAM_MOE: Names = Names { embed: "model.word_embeddings", ..BAILING_MOE_V2 };
+
+/// A.X K1's: DeepSeek's with a norm behind mixtures; published files have it behind the dense feed-forward too, where nothing reads it.
+pub(crate) const AXK1: Names = Names {
+    mlp_post_norm: "mlp.post_mlp_layernorm",
+    other_parts: &[(".mlp.post_mlp_layernorm.", ".post_mlp_layernorm.")],
+    unread: ".post_mlp_layernorm.",
+    ..DEEPSEEK
+};
+
 /// Kimi Linear's: latents without a rotation, and delta rules of channels.
 pub(crate) const KIMI_LINEAR: Names = Names {
     delta: DeltaNames::ByChannel(
@@ -496,6 +516,25 @@ pub(crate) const LAGUNA: Names = Names {
 /// Flint's.
 pub(crate) const FLINT: Names =
     Names { other_parts: &[(".self_attn.sinks", ".self_attn.softmax_offset")], ..LLAMA };
+
+/// MiMo-V2-Flash's.
+pub(crate) const MIMO_V2_FLASH: Names = Names {
+    other_parts: &[(".self_attn.sinks", ".self_attn.attention_sink_bias")],
+    unread: "model.mtp.",
+    ..GLM4_MOE
+};
+
+/// Kolibri's.
+pub(crate) const KOLIBRI: Names = Names {
+    attention_post_norm: "post_self_attn_layernorm",
+    mlp_post_norm: "post_mlp_layernorm",
+    other_parts: &[
+        (".post_self_attn_layernorm.", ".post_attn_norm."),
+        (".post_mlp_layernorm.", ".post_ffn_norm."),
+        (".mlp.gate.e_score_correction_bias", ".moe.router.expert_bias"),
+    ],
+    ..GLM4_MOE
+};
 
 /// HunYuan's mixtures'.
 pub(crate) const HUNYUAN_MOE: Names = Names {
@@ -862,6 +901,17 @@ pub(crate) const GPT_NEOX: Names = Names {
     ..LLAMA
 };
 
+/// GPT-NeoX Japanese's.
+pub(crate) const GPT_NEOX_JAPANESE: Names = Names {
+    embed: "gpt_neox_japanese.embed_in",
+    layers: "gpt_neox_japanese.layers",
+    norm: "gpt_neox_japanese.final_layer_norm",
+    head: "embed_out",
+    other_spellings: &[],
+    other_parts: &[(".attention.dense.bias", ".attention.dense_bias")],
+    ..GPT_NEOX
+};
+
 /// What the GPTs share.
 const GPT: Names = Names {
     embed: "transformer.wte",
@@ -1135,12 +1185,12 @@ impl Names {
             .map_or_else(|| module.to_owned(), |(within, _)| format!("{within}.{module}"))
     }
 
-    /// These names for a decoder whose ends lie in `inner` and are called as Llama's otherwise, the norm by the name that
-    /// `inner` has; `None` where they are not.
+    /// These names for a decoder whose ends lie in `inner` and are called as Llama's otherwise, the embedding and the norm by the
+    /// names that `inner` has; `None` where they are not.
     pub(crate) fn inside(self, inner: &Inner) -> Option<Self> {
         let last = |module: &'static str| module.rsplit('.').next();
-        let usual = (self.embed, self.layers, last(self.norm), self.head)
-            == (LLAMA.embed, LLAMA.layers, last(inner.norm), LLAMA.head);
+        let usual = (last(self.embed), self.layers, last(self.norm), self.head)
+            == (last(inner.embed), LLAMA.layers, last(inner.norm), LLAMA.head);
         usual.then_some(Self {
             embed: inner.embed,
             layers: inner.layers,

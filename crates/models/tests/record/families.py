@@ -583,6 +583,43 @@ def more_families():
         initializer_range=0.2, initializer_cutoff_factor=3.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
         rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
                          "full_attention": {"rope_type": "default", "rope_theta": 5000.0}})
+    yield "sarvam-moe", "sarvam_moe", mixed | dict(
+        n_routed_experts=6, moe_intermediate_size=8, intermediate_size=20, n_shared_experts=2, n_group=3, topk_group=2,
+        routed_scaling_factor=1.7, first_k_dense_replace=1, attention_bias=True, head_dim=12)
+    # A norm behind the mixture alone.
+    yield "axk1", "axk1", mixed | dict(
+        num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2,
+        q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=9, n_group=3, topk_group=2, routed_scaling_factor=1.7,
+        mlp_layer_types=["dense", "sparse"])
+    yield "paligemma", "paligemma", dict(
+        text_config=text | dict(
+            model_type="gemma2", sliding_window=8, query_pre_attn_scalar=20, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
+        vision_config=small | dict(model_type="siglip_vision_model"), projection_dim=24)
+    # Nothing turns where everything is seen.
+    yield "cohere-compass", "cohere_compass_text", square | dict(
+        sliding_window=8, logit_scale=0.8, layer_types=alternating, attention_bias=True, rope_parameters={
+            "full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]}})
+    yield "deepseek-ocr2", "deepseek_ocr2", dict(
+        text_config={k: v for k, v in mixed.items() if k != "head_dim"} | dict(
+            moe_intermediate_size=8, intermediate_size=20, n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2,
+            topk_method="group_limited_greedy", routed_scaling_factor=1.7, mlp_layer_types=["dense", "sparse"], attention_bias=True, mlp_bias=True),
+        vision_config=dict(
+            sam_config=dict(hidden_size=16, output_channels=8, num_hidden_layers=1, num_attention_heads=2, image_size=32, mlp_ratio=1.0,
+                            downsample_channels=[8, 8], global_attn_indexes=[0]),
+            encoder_config=dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)))
+    # Values narrower than keys, which blocks that slide have twice as many of.
+    yield "mimo-v2-flash", "mimo_v2_flash", mixed | dict(
+        num_attention_heads=4, num_key_value_heads=1, num_hidden_layers=3, moe_intermediate_size=8, intermediate_size=20, n_routed_experts=6,
+        n_group=3, topk_group=2, routed_scaling_factor=1.7, head_dim=12, v_head_dim=8, sliding_window=8, attention_bias=True,
+        layer_types=["full_attention", "sliding_attention", "full_attention"], mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.334},
+                         "full_attention": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}})
+    yield "kolibri1", "kolibri1", {k: v for k, v in mixed.items() if k != "intermediate_size"} | dict(
+        num_experts=6, moe_intermediate_size=8, shared_expert_intermediate_size=10, head_dim=12, sliding_window=8, norm_topk_prob=True,
+        layer_types=alternating)
+    yield "gpt-neox-japanese", "gpt_neox_japanese", {k: v for k, v in neox.items() if k != "intermediate_size"} | dict(
+        attention_dropout=0.0, hidden_dropout=0.0, intermediate_multiple_size=2, rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5})
 
 
 def state_spaces(square, mixed):
@@ -695,6 +732,10 @@ def training(model, documents):
         # Norms of heads, one after another.
         module, of_head, _ = name.partition(".norms.")
         heads.setdefault(f"{module}.weight" if of_head else name, []).append(parameter.grad.double())
+    if model.config.model_type == "sarvam_moe":  # files have these in one matrix
+        for name in [name for name in heads if ".q_proj." in name]:
+            all_of = torch.cat([heads.pop(name.replace("q_proj", f"{part}_proj"))[0] for part in "qkv"])
+            heads[name.replace("q_proj", "query_key_value")] = [all_of]
     for name, grads in heads.items():
         gradient = torch.stack(grads) if len(grads) > 1 else grads[0]
         gradient = gradient.transpose(-2, -1) if name in turned else gradient
@@ -778,8 +819,20 @@ def recurs(config):
     return any(hasattr(config, key) for key in ("linear_num_key_heads", "linear_num_heads", "mamba_n_heads", "mamba_num_heads", "mamba_d_state", "state_size"))
 
 
+def in_sarvam(name):
+    """What Sarvam 30B's files call a parameter."""
+    for own, theirs in [("embed_tokens", "word_embeddings"), ("self_attn.", "attention."), ("o_proj", "dense"), ("q_norm", "query_layernorm"),
+                        ("k_norm", "key_layernorm")]:
+        name = name.replace(own, theirs)
+    return name
+
+
 def parts_of(config, name, gradient):
     """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
+    if config.model_type == "gpt_neox_japanese":
+        return [(name.replace("dense_bias", "dense.bias"), gradient)]
+    if config.model_type == "sarvam_moe":
+        return [(in_sarvam(name), gradient)]
     if config.model_type not in ("olmo_hybrid", "kimi_linear", "bailing_hybrid") or not name.endswith("conv1d.weight"):
         return [(name, gradient)]
     thirds = config.model_type != "olmo_hybrid"

@@ -58,6 +58,11 @@ OTHER = dict(
     lru_width=48, vocab_size_per_layer_input=53, attention_hidden_size=48, query_pre_attn_scalar=12, multi_query_group_num=4, block_dim=48, kv_channels=12)
 MROPE = dict(rope_parameters={"rope_type": "default", "rope_theta": 1000000.0, "mrope_section": [2, 1, 1]})
 WIDER_MROPE = dict(rope_parameters=MROPE["rope_parameters"] | {"mrope_section": [2, 2, 2]})
+RADIO = dict(video_temporal_patch_size=2)
+DEEPSEEK_OCR2 = dict(
+    sam_config=dict(hidden_size=16, output_channels=16, num_hidden_layers=1, num_attention_heads=2, image_size=64, downsample_channels=[16, 16],
+                    global_attn_indexes=[0]),
+    encoder_config=dict(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2))
 # What classes check of sizes of their own.
 KINDS = {
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]]),
@@ -111,6 +116,34 @@ KINDS = {
     "glmga-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
     "qwen2_5_omni_thinker": dict(text_config=MROPE), "qwen2_5_omni_thinker-other": dict(text_config=WIDER_MROPE),
     "qwen3_omni_moe_thinker": dict(text_config=MROPE), "qwen3_omni_moe_thinker-other": dict(text_config=WIDER_MROPE),
+    "cohere_compass_text": dict(rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}),
+    "cohere_compass_text-other": dict(
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"], logit_scale=0.3, rope_parameters={
+            "full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}}),
+    "cohere_compass": dict(text_config=dict(rope_parameters={
+        "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}), vision_config=dict(deepstack_visual_indexes=[0])),
+    "cohere_compass-other": dict(text_config=dict(
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"], logit_scale=0.3, rope_parameters={
+            "full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}}),
+        vision_config=dict(deepstack_visual_indexes=[0], out_hidden_size=48)),
+    "granite4_vision": dict(deepstack_layer_map=[[0, 0]], downsample_rate="1/2", vision_config=dict(hidden_size=64)),
+    "granite4_vision-other": dict(
+        text_config=dict(attention_multiplier=0.2, logits_scaling=2.0, residual_multiplier=0.5, embedding_multiplier=3.0),
+        deepstack_layer_map=[[0, 0]], downsample_rate="1/2", vision_config=dict(hidden_size=64)),
+    "hunyuan_vl": dict(text_config=dict(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1, 1]})),
+    "hunyuan_vl-other": dict(text_config=dict(rope_parameters={
+        "rope_type": "xdrope", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0, "xdrope_section": [2, 2, 1, 1]})),
+    "nemotron_h_omni": dict(text_config=dict(n_groups=2), audio_config=None, vision_config=RADIO),
+    "nemotron_h_omni-other": dict(
+        text_config=dict(n_groups=2, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]), audio_config=None, vision_config=RADIO),
+    "deepseek_ocr2": dict(text_config=dict(mlp_layer_types=["dense", "sparse"]), vision_config=DEEPSEEK_OCR2),
+    "deepseek_ocr2-other": dict(
+        text_config=dict(mlp_layer_types=["sparse", "dense", "sparse"], n_group=2, topk_group=1, topk_method="group_limited_greedy", attention_bias=True),
+        vision_config=DEEPSEEK_OCR2),
+    "mimo_v2_flash-other": dict(num_key_value_heads=2, n_group=2, topk_group=1, sliding_window_size=6, attention_value_scale=None, norm_topk_prob=False),
+    "kolibri1-other": dict(layer_types=["full_attention", "sliding_attention", "sliding_attention"], norm_topk_prob=True),
+    "paligemma-other": dict(text_config=dict(model_type="gemma2")),
+    "axk1-other": dict(n_group=2, topk_group=1, rope_interleave=False, attention_bias=True, norm_topk_prob=False),
     "fun_asr_nano": dict(adaptor_config=dict(hidden_size=32, intermediate_size=8)),
     "fun_asr_nano-other": dict(adaptor_config=dict(hidden_size=48, intermediate_size=12)),
 }

@@ -18,7 +18,7 @@ pub fn route(logits: &AnyTensor, rule: &RouterRule) -> Result<Routing, OpsError>
     let rows = logits.plain().to_f32();
     let scores = |j: usize| match rule.scores {
         RouterScores::Softmax => softmax(x.clone(), 1),
-        RouterScores::Sigmoid => sigmoid(x.clone()),
+        RouterScores::Sigmoid | RouterScores::SigmoidByLogit => sigmoid(x.clone()),
         RouterScores::SparseMixer { within } => {
             let mut far = Vec::with_capacity(rows.len());
             for (row, chosen) in rows.chunks(experts).zip(chosen.chunks(rule.per_token)) {

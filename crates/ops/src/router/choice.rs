@@ -37,7 +37,9 @@ pub(crate) fn softmax(row: &[f32], to: &mut [f32]) {
 fn scores(rule: &RouterRule, row: &[f32], to: &mut [f32]) {
     match rule.scores {
         RouterScores::Softmax => softmax(row, to),
-        RouterScores::Sigmoid => to.iter_mut().zip(row).for_each(|(to, x)| *to = 1.0 / (1.0 + (-x).exp())),
+        RouterScores::Sigmoid | RouterScores::SigmoidByLogit => {
+            to.iter_mut().zip(row).for_each(|(to, x)| *to = 1.0 / (1.0 + (-x).exp()))
+        }
         // Experts are compared by their logits.
         RouterScores::SparseMixer { .. } => to.copy_from_slice(row),
     }
@@ -110,7 +112,7 @@ pub(crate) fn route(experts: usize, rule: &RouterRule, logits: &[f32], bias: Opt
     let rows = chosen.experts.chunks_exact_mut(k).zip(chosen.weights.chunks_exact_mut(k));
     for ((to, weights), row) in rows.zip(logits.chunks_exact(experts)) {
         scores(rule, row, &mut score);
-        choice.copy_from_slice(&score);
+        choice.copy_from_slice(if rule.scores == RouterScores::SigmoidByLogit { row } else { &score });
         if let Some(bias) = bias {
             choice.iter_mut().zip(bias).for_each(|(c, b)| *c += b);
         }
@@ -185,7 +187,7 @@ pub(crate) fn route_backward(
         }
         match rule.scores {
             RouterScores::Softmax => through_softmax(&score, &ds, to),
-            RouterScores::Sigmoid => {
+            RouterScores::Sigmoid | RouterScores::SigmoidByLogit => {
                 for ((to, s), d) in to.iter_mut().zip(&score).zip(&ds) {
                     *to += d * s * (1.0 - s);
                 }
@@ -268,7 +270,7 @@ mod tests {
     fn the_gradient_equals_finite_differences() {
         let (tokens, experts) = (5, 6);
         let mixer = RouterScores::SparseMixer { within: 0.7 };
-        for scores in [RouterScores::Softmax, RouterScores::Sigmoid, mixer] {
+        for scores in [RouterScores::Softmax, RouterScores::Sigmoid, RouterScores::SigmoidByLogit, mixer] {
             for renormalise in [false, true] {
                 let rule = RouterRule { scores, renormalise, scale: 1.5, ..RULE };
                 let x = logits(tokens, experts);

@@ -338,6 +338,104 @@ pub(super) fn hy_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// MiMo-V2-Flash: blocks that slide have sinks and twice the key heads, values are narrower than keys and scaled; DeepSeek-V3's mixtures without
+/// a feed-forward beside them.
+pub(super) fn mimo_v2_flash(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = with_defaults(
+        &renamed(r.config, &[("num_local_experts", "n_routed_experts")]),
+        json!({"num_key_value_heads": 4, "sliding_window": 129}),
+    );
+    // What its class does not read of a rotation.
+    for key in ["rope_scaling", "rope_theta", "partial_rotary_factor"] {
+        config.json.remove(key);
+    }
+    if config.get("rope_parameters").is_none_or(Value::is_null) {
+        let rope = json!({
+            "full_attention": {"rope_type": "default", "rope_theta": 5_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        });
+        config.json.insert("rope_parameters".to_owned(), rope);
+    }
+    let ropes = config.json.get_mut("rope_parameters").and_then(Value::as_object_mut).into_iter();
+    for own in ropes.flat_map(|ropes| ropes.values_mut()).filter_map(Value::as_object_mut) {
+        let plain = own.get("rope_type").is_none_or(|kind| kind == "default");
+        own.entry("partial_rotary_factor").or_insert(json!(if plain { 0.334 } else { 1.0 }));
+    }
+    if let Some(tokens) = r.config.usize("sliding_window_size")? {
+        config.json.insert("sliding_window".to_owned(), json!(tokens.saturating_add(1)));
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults { head_dim: Some(192), max_positions: 131_072, norm_eps: 1e-5, ..LLAMA_DEFAULTS };
+    let mut spec = Spec { names: names::MIMO_V2_FLASH, ..r.spec(&defaults)? };
+    spec.qkv_bias = r.bool("attention_bias", false)?;
+    let width = r.positive_or("v_head_dim", 128)?;
+    if width > spec.head_dim {
+        let got = format!("{width}, and head_dim {}", spec.head_dim);
+        return Err(wrong("v_head_dim", &got, "at most head_dim"));
+    }
+    let scale = r.nullable("attention_value_scale", Some(0.707))?.unwrap_or(1.0);
+    (spec.narrow_values, spec.sinks) = (Some((width, scale)), true);
+    r.ropes_by_type(&mut spec, [10_000.0, 5_000_000.0], Some(0.334))?;
+    let window = r.window(None)?;
+    let sliding = r.sliding(spec.layers.len(), |layer| layer != 0 && (layer + 1) % 6 != 0)?;
+    let sizes = spec.sizes(spec.layers.len());
+    let twice = BlockSizes { kv_heads: 2 * sizes.kv_heads, ..sizes };
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        (layer.window, layer.rope) = (window.filter(|_| slides), Some(usize::from(slides)));
+        (layer.no_sinks, layer.sizes) = (!slides, Some(if slides { twice } else { sizes }));
+    }
+    let own = MixtureDefaults {
+        count: 256,
+        per_token: 8,
+        width_key: "moe_intermediate_size",
+        width: 2048,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    typed_blocks(r, &mut spec, 1)?;
+    corrected(r, &mut spec, 1)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.shared = None;
+    }
+    Ok(spec)
+}
+
+/// Kolibri: EXAONE 4's attention, norms on both sides, experts that are compared by their logits and weighted by sigmoids.
+pub(super) fn kolibri1(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = with_defaults(
+        r.config,
+        json!({"num_key_value_heads": 4, "head_dim": 128, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 262_144, "sliding_window": 513}),
+    );
+    // No block of it is dense.
+    config.json.insert("intermediate_size".to_owned(), json!(r.positive_or("moe_intermediate_size", 512)?));
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = Spec { names: names::KOLIBRI, layout: BlockLayout::Sandwich, ..exaone4(r)? };
+    let window = r.window(None)?;
+    let sliding = r.sliding(spec.layers.len(), |layer| (layer + 1) % 5 != 0)?;
+    for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+        layer.window = window.filter(|_| slides);
+        layer.rope = (window.is_none() || slides).then_some(0);
+    }
+    let own = MixtureDefaults {
+        count: 384,
+        per_token: 6,
+        width_key: "moe_intermediate_size",
+        width: 512,
+        renormalise: None,
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    let intermediate = r.positive_or("shared_expert_intermediate_size", 512)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::SigmoidByLogit;
+        (experts.corrected, experts.balance) = (true, None);
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
 /// Flint: Qwen3's attention with sinks, which turns where it slides, and mixtures of sigmoids.
 pub(super) fn flint(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut config = r.config.clone();

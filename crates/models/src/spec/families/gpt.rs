@@ -31,6 +31,38 @@ pub(super) fn gpt_neox(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// GPT-NeoX Japanese: one after the other, without biases but for one behind the last block's attention.
+pub(super) fn gpt_neox_japanese(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    let scaling = config
+        .json
+        .remove("rope_scaling")
+        .filter(|scaling| scaling.as_object().is_some_and(|map| !map.is_empty()));
+    if let Some(scaling) = scaling {
+        config.json.insert("rope_parameters".to_owned(), scaling);
+    }
+    let times = r.positive_or("intermediate_multiple_size", 4)?;
+    let width = times.checked_mul(r.positive("hidden_size")?);
+    let width =
+        width.ok_or_else(|| wrong("intermediate_multiple_size", &times.to_string(), "a smaller integer"))?;
+    for (key, value) in [
+        ("intermediate_size", Value::from(width)),
+        ("use_parallel_residual", Value::from(false)),
+        ("attention_bias", Value::from(false)),
+    ] {
+        config.json.insert(key.to_owned(), value);
+    }
+    config.json.entry("rotary_pct").or_insert(Value::from(1.0));
+    config.json.entry("tie_word_embeddings").or_insert(Value::from(true));
+    let mut spec =
+        Spec { names: names::GPT_NEOX_JAPANESE, ..gpt_neox(&Reader { config: &config, family: r.family })? };
+    spec.mlp_bias = false;
+    if let Some(last) = spec.layers.last_mut() {
+        last.o_bias = true;
+    }
+    Ok(spec)
+}
+
 pub(super) fn opt(r: &Reader<'_>) -> Result<Spec, ModelError> {
     r.only("layer_norm_elementwise_affine", true)?;
     let config = renamed(r.config, &[("intermediate_size", "ffn_dim")]);

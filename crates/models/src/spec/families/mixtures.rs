@@ -788,6 +788,49 @@ fn of_yarn(r: &Reader<'_>, spec: &Spec) -> Result<f32, ModelError> {
     Ok((mscale * mscale) as f32)
 }
 
+/// The rule of DeepSeek-V2's groups, by `topk_method`.
+fn greedy_groups(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+    let groups = match r.config.str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => groups(r, spec.experts.map_or(0, |experts| experts.count), 1, [1, 1])?,
+        other => {
+            return Err(ModelError::Unsupported {
+                key: "topk_method".to_owned(),
+                got: other.to_owned(),
+                supported: "greedy, group_limited_greedy",
+            });
+        }
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.groups = groups;
+    }
+    Ok(())
+}
+
+/// DeepSeek-OCR 2's text: Llama's attention, DeepSeek-V2's mixtures.
+pub(super) fn deepseek_ocr(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    r.positive("num_experts_per_tok")?;
+    let mut spec = Spec { names: names::GLM4_MOE, ..super::llamas::llama(r)? };
+    let own = MixtureDefaults {
+        count: 64,
+        per_token: 1,
+        width_key: "moe_intermediate_size",
+        width: 1407,
+        renormalise: Some(false),
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    typed_blocks(r, &mut spec, 0)?;
+    greedy_groups(r, &mut spec)?;
+    let shared = r.positive_or("n_shared_experts", 2)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scale = r.f32("routed_scaling_factor", 1.0)?;
+        experts.balance = None;
+        experts.shared = Some(shared_experts("n_shared_experts", shared, experts.intermediate)?);
+    }
+    Ok(spec)
+}
+
 pub(super) fn deepseek_v2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let renamed = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
     let r = &Reader { config: &renamed, family: r.family };
@@ -804,20 +847,7 @@ pub(super) fn deepseek_v2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = deepseek(r, 2048, &own)?;
     spec.mlp_bias = r.bool("mlp_bias", false)?;
     dense_first(r, &mut spec, 0)?;
-    let groups = match r.config.str("topk_method")?.unwrap_or("greedy") {
-        "greedy" => None,
-        "group_limited_greedy" => groups(r, spec.experts.map_or(0, |experts| experts.count), 1, [1, 1])?,
-        other => {
-            return Err(ModelError::Unsupported {
-                key: "topk_method".to_owned(),
-                got: other.to_owned(),
-                supported: "greedy, group_limited_greedy",
-            });
-        }
-    };
-    if let Some(experts) = &mut spec.experts {
-        experts.rule.groups = groups;
-    }
+    greedy_groups(r, &mut spec)?;
     Ok(spec)
 }
 
@@ -845,6 +875,44 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
         experts.corrected = true;
     }
     Ok(spec)
+}
+
+/// A.X K1: DeepSeek-V3 with other defaults and a norm behind mixtures.
+pub(super) fn axk1(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"num_key_value_heads": null, "n_routed_experts": 192, "max_position_embeddings": 32_768}),
+    );
+    if config.json.get("q_lora_rank").is_some_and(Value::is_null) {
+        return Err(wrong("q_lora_rank", "null", "a positive integer"));
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = Spec { further: 0, names: names::AXK1, ..deepseek_v3(r)? };
+    let (dense, step) =
+        (r.config.usize("first_k_dense_replace")?.unwrap_or(1), r.positive_or("moe_layer_freq", 1)?);
+    typed_blocks(r, &mut spec, dense)?;
+    let typed = r.config.get("mlp_layer_types").is_some();
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts &= typed || at % step == 0;
+        layer.mlp_post_norm = layer.experts;
+    }
+    Ok(spec)
+}
+
+/// Sarvam 30B: GLM-4.5 with other defaults, under names of its own.
+pub(super) fn sarvam_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own = [
+        ("n_routed_experts", "num_experts"),
+        ("n_shared_experts", "num_shared_experts"),
+        ("attention_bias", "use_qkv_bias"),
+    ];
+    let config = with_defaults(
+        &super::reader::renamed(r.config, &own),
+        json!({"num_key_value_heads": 4, "head_dim": 64, "rms_norm_eps": 1e-6, "moe_intermediate_size": 1024,
+            "num_experts_per_tok": 6, "routed_scaling_factor": 2.5, "use_qk_norm": true, "num_mtp_layers": 0,
+            "num_nextn_predict_layers": 0, "pad_token_id": 0, "rope_theta": 8_000_000.0, "partial_rotary_factor": 1.0}),
+    );
+    Ok(Spec { names: names::SARVAM_MOE, ..glm4_moe(&Reader { config: &config, family: r.family })? })
 }
 
 /// So many experts of a width that every token goes through, as one.

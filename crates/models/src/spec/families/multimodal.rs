@@ -5,16 +5,17 @@
 
 use serde_json::{Map, Value, json};
 
+use super::cohere_glm::cohere_compass;
 use super::crossed::{glm4v, glm4v_moe};
 use super::llamas::{llama, mistral};
 use super::qwen::qwen2;
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, with_defaults};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
 use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::names::{
-    self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, MODEL, QIANFAN_OCR, QWEN_VL,
-    TEXT_MODEL, THINKER,
+    self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, MODEL, NEMOTRON_OMNI, QIANFAN_OCR,
+    QWEN_VL, TEXT_MODEL, THINKER,
 };
 use crate::spec::{LayerSpec, Pairs, QkNorm, Spec, wrong};
 
@@ -137,6 +138,24 @@ static WHOLES: &[Whole] = &[
     whole("moss_transcribe_diarize", Text::Any("qwen3"), &LANGUAGE_MODEL, TIED),
     whole("omniasr", Text::Any("llama"), &LANGUAGE_MODEL, NEVER),
     whole("vibevoice_asr", Text::Any("qwen2"), &LANGUAGE_MODEL, NEVER),
+    Whole { caps_logits: true, ..whole("paligemma", Text::Own(paligemma), &LANGUAGE_MODEL, TIED) },
+    whole("shieldgemma2", Text::Any("gemma3_text"), &LANGUAGE_MODEL, Ties { text: Some(true), ..OWN_HEAD }),
+    Whole {
+        caps_logits: true,
+        ..whole("granite4_vision", Text::Own(granite4_vision), &LANGUAGE_MODEL, OWN_HEAD)
+    },
+    whole("hunyuan_vl", Text::Own(hunyuan_vl), &QWEN_VL, Ties { text: Some(true), ..TIED }),
+    Whole {
+        caps_logits: true,
+        ..whole("cohere_compass", Text::Own(cohere_compass), &LANGUAGE_MODEL, OWN_HEAD)
+    },
+    whole(
+        "nemotron_h_omni",
+        Text::Any("nemotron_h"),
+        &NEMOTRON_OMNI,
+        Ties { whole: None, text: Some(false) },
+    ),
+    whole("deepseek_ocr2", Text::Own(deepseek_ocr2), &QWEN_VL, OWN_HEAD),
     // By code of their folders.
     Whole { text_key: "llm_config", ..whole("internvl_chat", Text::Any("qwen2"), &LLAMA4_PART, EITHER) },
     whole("kimi_vl", Text::Any("deepseek_v3"), &LLAMA4_PART, OWN_HEAD),
@@ -182,13 +201,15 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
         None => &config.json,
         Some(key) => config.get(key).and_then(Value::as_object)?,
     };
-    let mut json = match outer.get(whole.text_key).and_then(Value::as_object) {
+    // Nemotron Omni's published files have another key.
+    let text = outer.get(whole.text_key).or_else(|| outer.get("llm_config"));
+    let mut json = match text.and_then(Value::as_object) {
         Some(text) => text.clone(),
         // The first Qwen VLs have the keys of the text part among their own.
         None if matches!(whole.text, Text::Own(_)) => outer.clone(),
         None => Map::new(),
     };
-    for (key, value) in own_defaults(model_type).as_object().into_iter().flatten() {
+    for (key, value) in own_defaults(model_type, text.is_some()).as_object().into_iter().flatten() {
         json.entry(key.clone()).or_insert_with(|| value.clone());
     }
     // The first EXAONE 4.5 calls its text part so.
@@ -220,8 +241,8 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
     Some(ConfigFile { json })
 }
 
-/// What a whole's class says of its text part, where that does not.
-fn own_defaults(model_type: &str) -> Value {
+/// What a whole's class says of its text part, where that does not; or only where nothing is `said` of it.
+fn own_defaults(model_type: &str, said: bool) -> Value {
     match model_type {
         "voxtral" => {
             json!({"vocab_size": 131_072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
@@ -231,6 +252,10 @@ fn own_defaults(model_type: &str) -> Value {
         "glmasr" => {
             json!({"vocab_size": 59_264, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
             "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5})
+        }
+        "paligemma" if !said => {
+            json!({"vocab_size": 257_152, "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 18,
+            "num_attention_heads": 8, "num_key_value_heads": 1})
         }
         _ => Value::Null,
     }
@@ -342,6 +367,70 @@ fn qwen3_omni_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
             "num_attention_heads": 28, "num_key_value_heads": 4, "norm_topk_prob": true, "rope_theta": 1e6}),
     );
     mixtures::qwen3_moe(&Reader { config: &config, family: r.family })
+}
+
+/// PaliGemma's: Gemma's or Gemma 2's. What sees each other both ways are pictures and the prompts behind them, which are marked as such; text
+/// alone is not.
+fn paligemma(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    config.json.remove("use_bidirectional_attention");
+    let r = &Reader { config: &config, family: r.family };
+    match config.str("model_type")?.unwrap_or("gemma") {
+        "gemma" => Ok(Spec {
+            logit_softcap: r.nullable("final_logit_softcapping", None)?,
+            ..super::gemma::gemma(r)?
+        }),
+        "gemma2" => super::gemma::gemma2(r),
+        other => Err(ModelError::Unsupported {
+            key: "text_config.model_type".to_owned(),
+            got: other.to_owned(),
+            supported: "gemma, gemma2",
+        }),
+    }
+}
+
+/// Granite 4 Vision's: Granite.
+fn granite4_vision(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32}),
+    );
+    super::llamas::granite(&Reader { config: &config, family: r.family })
+}
+
+/// HunYuan-OCR's: HunYuan's, whose keys may have other names.
+fn hunyuan_vl(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own =
+        [("head_dim", "attention_head_dim"), ("vocab_size", "org_vocab_size"), ("pad_token_id", "pad_id")];
+    let mut config = with_defaults(
+        &plain_rope(&renamed(r.config, &own)),
+        json!({"vocab_size": 290_943, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32}),
+    );
+    for key in ["rope_parameters", "rope_scaling"] {
+        let Some(rope) = config.json.get_mut(key).and_then(Value::as_object_mut) else { continue };
+        for kind in ["rope_type", "type"] {
+            if rope.get(kind).and_then(Value::as_str) == Some("xdrope") {
+                rope.insert(kind.to_owned(), Value::from("dynamic"));
+            }
+        }
+    }
+    super::llamas::hunyuan(&Reader { config: &config, family: r.family })
+}
+
+/// DeepSeek-OCR 2's: Llama's attention, DeepSeek-V2's mixtures.
+fn deepseek_ocr2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    if r.config.get("mlp_layer_types").is_none() {
+        return Err(wrong("mlp_layer_types", "missing", "dense or sparse for each layer"));
+    }
+    let mut config = with_defaults(
+        &renamed(r.config, &[("num_experts", "n_routed_experts")]),
+        json!({"vocab_size": 102_400, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32}),
+    );
+    config.json.remove("head_dim");
+    mixtures::deepseek_ocr(&Reader { config: &config, family: r.family })
 }
 
 /// Granite with other defaults.

@@ -112,6 +112,7 @@ impl Reader<'_> {
             kv_heads,
             head_dim,
             latent: None,
+            narrow_values: None,
             norm: NormKind::Rms,
             norm_eps: self.not_negative(defaults.eps_key, defaults.norm_eps)? as f32,
             layout: BlockLayout::Pre,

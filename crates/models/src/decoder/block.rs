@@ -786,8 +786,8 @@ impl BlockRun for OnTensors<'_> {
         LinearInput::Plain(x)
     }
 
-    fn normed(&self, x: AnyTensor, NormTensors { gamma, beta }: NormTensors) -> LinearInput {
-        let eps = self.spec.norm_eps;
+    fn normed(&self, x: AnyTensor, NormTensors { gamma, beta, eps }: NormTensors) -> LinearInput {
+        let eps = eps.unwrap_or(self.spec.norm_eps);
         if self.spec.norm.is_layer() {
             return LinearInput::LayerNorm { x, gamma, beta, eps };
         }
@@ -1005,7 +1005,7 @@ impl BlockRun for OnTensors<'_> {
     fn grad_on_rank0(&self, norm: &NormTensors) -> Result<NormTensors, OpsError> {
         let tp = &self.shard.tp;
         let beta = norm.beta.as_ref().map(|beta| tp.grad_on_rank0(beta)).transpose()?;
-        Ok(NormTensors { gamma: tp.grad_on_rank0(&norm.gamma)?, beta })
+        Ok(NormTensors { gamma: tp.grad_on_rank0(&norm.gamma)?, beta, eps: norm.eps })
     }
 
     fn reduce_from_tp(&self, x: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {

@@ -145,6 +145,8 @@ impl Builder {
             width: shape.iter().product(),
             parts: NormParts { weight, bias: None },
             saved: None,
+            kind: None,
+            eps: None,
         })
     }
 
@@ -592,7 +594,11 @@ impl Builder {
             None => None,
         };
         let post = |b: &mut Self, module: &str| -> Result<Option<Norm>, ModelError> {
-            Ok(if layout.is_post() { Some(b.norm(NormPlace::Stream, &name(module), spec)?) } else { None })
+            if !layout.is_post() {
+                return Ok(None);
+            }
+            let norm = b.norm(NormPlace::Stream, &name(module), spec)?;
+            Ok(Some(Norm { eps: spec.post_norm_eps, ..norm }))
         };
         let attention_post_norm = post(self, names.attention_post_norm)?;
         let mlp_norm = if layout.is_pre() && layout != BlockLayout::ParallelShared && !no_feed_forward {
@@ -728,7 +734,10 @@ impl Blueprint {
             });
         }
         let embed_norm = if spec.embedding_norm {
-            Some(b.norm(NormPlace::Stream, names.embed_norm, &spec)?)
+            let of_embeddings = spec.end_norms.map_or(spec.norm, |[of_embeddings, _]| of_embeddings);
+            let own = Spec { norm: of_embeddings, ..spec.clone() };
+            let norm = b.norm(NormPlace::Stream, names.embed_norm, &own)?;
+            Some(Norm { kind: Some(of_embeddings), ..norm })
         } else {
             None
         };
@@ -781,7 +790,11 @@ impl Blueprint {
             None => None,
         };
         let norm = match spec.final_norm {
-            true => b.norm(NormPlace::Stream, names.norm, &spec)?,
+            true => {
+                let kind = spec.end_norms.map_or(spec.norm, |[_, last]| last);
+                let norm = b.norm(NormPlace::Stream, names.norm, &Spec { norm: kind, ..spec.clone() })?;
+                Norm { kind: Some(kind), ..norm }
+            }
             false => b.norm_of(NormPlace::Stream, names.norm, &[h], false)?,
         };
         let score = spec.output == Output::Score;

@@ -430,6 +430,10 @@ pub(crate) struct Norm {
     pub(crate) parts: NormParts<usize>,
     /// `modules_to_save`: the trained copies that replace them while adapters are active.
     pub(crate) saved: Option<NormParts<usize>>,
+    /// What it does, where it is not what the stream's norms do.
+    pub(crate) kind: Option<NormKind>,
+    /// Added to its mean square, where it is not what theirs have.
+    pub(crate) eps: Option<f32>,
 }
 
 impl Norm {
@@ -472,12 +476,13 @@ impl Norm {
         kind: NormKind,
         device: &Device,
     ) -> Result<NormTensors, OpsError> {
+        let kind = self.kind.unwrap_or(kind);
         let gamma = match parts.weight {
             Some(weight) if kind.is_plus_one() => AnyTensor::new(weight.rank::<1>()? + 1.0),
             Some(weight) => weight,
             None => AnyTensor::from_elements(vec![1.0_f32; self.width], &[self.width], device),
         };
-        Ok(NormTensors { gamma, beta: parts.bias })
+        Ok(NormTensors { gamma, beta: parts.bias, eps: self.eps })
     }
 }
 
@@ -486,15 +491,18 @@ impl Norm {
 pub(crate) struct NormTensors {
     pub(crate) gamma: AnyTensor,
     pub(crate) beta: Option<AnyTensor>,
+    /// See [`Norm::eps`].
+    pub(crate) eps: Option<f32>,
 }
 
 impl NormTensors {
     /// The norm of a stream of this spec.
     pub(crate) fn of(&self, x: &AnyTensor, spec: &Spec) -> Result<AnyTensor, OpsError> {
+        let eps = self.eps.unwrap_or(spec.norm_eps);
         if spec.norm.is_layer() {
-            return layer_norm(x, &self.gamma, self.beta.as_ref(), spec.norm_eps);
+            return layer_norm(x, &self.gamma, self.beta.as_ref(), eps);
         }
-        rms_norm(x, &self.gamma, spec.norm_eps)
+        rms_norm(x, &self.gamma, eps)
     }
 }
 
@@ -1360,7 +1368,7 @@ impl Block {
                     let gamma = router_norm.gamma.rank::<1>()? / spec.hidden as f32;
                     Some(Alternating {
                         router: layer(&own.router, parts.router)?,
-                        router_norm: NormTensors { gamma: AnyTensor::new(gamma), beta: router_norm.beta },
+                        router_norm: NormTensors { gamma: AnyTensor::new(gamma), ..router_norm },
                         prediction: layer(&own.prediction, parts.prediction)?,
                         correction: layer(&own.correction, parts.correction)?,
                         scale: parts.scale,

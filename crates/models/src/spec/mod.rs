@@ -478,6 +478,10 @@ pub struct Spec {
     pub norm: NormKind,
     /// Added to the mean square (or the variance) in norms.
     pub norm_eps: f32,
+    /// The same in norms behind attention and feed-forward, where it is another (Muse Glimmer).
+    pub post_norm_eps: Option<f32>,
+    /// The norms of embeddings and of what the head reads, where they are of another kind than blocks' (Muse Glimmer).
+    pub end_norms: Option<[NormKind; 2]>,
     /// Where norms stand.
     pub layout: BlockLayout,
     /// Whether a norm stands behind the last block.

@@ -835,6 +835,9 @@ pub(crate) const GEMMA2: Names = Names {
     ..LLAMA
 };
 
+/// Muse Glimmer's: Gemma 2's with gates.
+pub(crate) const MUSE_GLIMMER: Names = Names { head_gates: "self_attn.gate_proj", ..GEMMA2 };
+
 /// Gemma 3n's, which files may have as a part of a larger model.
 pub(crate) const GEMMA3N: Names = Names { other_spellings: &[("model.", "model.language_model.")], ..GEMMA2 };
 

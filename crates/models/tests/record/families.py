@@ -620,6 +620,15 @@ def more_families():
     yield "gpt-neox-japanese", "gpt_neox_japanese", {k: v for k, v in neox.items() if k != "intermediate_size"} | dict(
         attention_dropout=0.0, hidden_dropout=0.0, intermediate_multiple_size=2, rope_parameters={
             "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5})
+    # Norms of their own kinds at the ends; blocks that see everything do not turn.
+    yield "muse-glimmer", "muse_glimmer", dict(
+        text_config=text | dict(
+            head_dim=8, sliding_window=8, final_logit_softcapping=4.0, qk_scale_factor=2.5, output_multiplier=0.7, post_norm_eps=0.05,
+            num_hidden_layers=3, attention_bias=True, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+            layer_rope_theta=[0, 500.0, 500.0], rope_parameters=theta | {"rope_theta": 500.0}),
+        vision_config=dict(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, pos_emb_height=2, pos_emb_width=2),
+        out_hidden_size=64, projector_hidden_size=8)
 
 
 def state_spaces(square, mixed):
@@ -785,7 +794,8 @@ def build(config, seed, dtype):
                 # Gemma, up to its third, and Nemotron add one.
                 bare = config.model_type.startswith(("gemma3n", "gemma4"))
                 delta = config.model_type.startswith(("qwen3_5", "qwen3_next")) and "linear_attn" not in name
-                adds = config.model_type.startswith(("gemma", "nemotron")) and config.model_type != "nemotron_h" and not bare or delta and "visual" not in name
+                centred = config.model_type == "muse_glimmer" and "layers" in name and "vision" not in name
+                adds = centred or config.model_type.startswith(("gemma", "nemotron")) and config.model_type != "nemotron_h" and not bare or delta and "visual" not in name
                 shift = 1.0 if adds else 0.0
                 parameter.uniform_(0.6 - shift, 1.4 - shift)
                 if bare and "q_norm" in name:

@@ -144,6 +144,10 @@ KINDS = {
     "kolibri1-other": dict(layer_types=["full_attention", "sliding_attention", "sliding_attention"], norm_topk_prob=True),
     "paligemma-other": dict(text_config=dict(model_type="gemma2")),
     "axk1-other": dict(n_group=2, topk_group=1, rope_interleave=False, attention_bias=True, norm_topk_prob=False),
+    "muse_glimmer": dict(text_config=dict(final_logit_softcapping=5.0), vision_config=dict(pos_emb_height=2, pos_emb_width=2)),
+    "muse_glimmer-other": dict(
+        text_config=dict(layer_types=["sliding_attention", "full_attention", "sliding_attention"], layer_rope_theta=[0, 7.0, 7.0], attention_bias=True),
+        vision_config=dict(pos_emb_height=2, pos_emb_width=2)),
     "fun_asr_nano": dict(adaptor_config=dict(hidden_size=32, intermediate_size=8)),
     "fun_asr_nano-other": dict(adaptor_config=dict(hidden_size=48, intermediate_size=12)),
 }

@@ -2,15 +2,16 @@
 
 use burnish_core::Activation;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::mixtures;
-use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
+use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, with_defaults};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::rope::{Rope, RopeDefaults};
 use crate::spec::{
-    AltUp, BlockLayout, BlockSizes, KeysValues, NormKind, PerLayerInputs, QkNorm, Spec, names, wrong,
+    AltUp, BlockLayout, BlockSizes, HeadGates, KeysValues, NormKind, PerLayerInputs, QkNorm, Spec, names,
+    wrong,
 };
 
 /// What the three Gemmas share.
@@ -71,6 +72,56 @@ pub(super) fn gemma3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let sliding = r.sliding(spec.layers.len(), |layer| (layer + 1) % pattern != 0)?;
     for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
         layer.rope = Some(usize::from(slides));
+    }
+    Ok(spec)
+}
+
+/// Muse Glimmer's text: Gemma 2's blocks with gates of attention's elements, norms without weights of embeddings, queries and keys, and blocks
+/// that see everything and do not turn.
+pub(super) fn muse_glimmer(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = with_defaults(
+        r.config,
+        json!({"vocab_size": 202_048, "hidden_size": 6656, "intermediate_size": 19_968, "num_hidden_layers": 52,
+            "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128}),
+    );
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults {
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        activation_key: "hidden_activation",
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = Spec { names: names::MUSE_GLIMMER, ..r.spec(&defaults)? };
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    (spec.norm, spec.layout) = (NormKind::RmsPlusOne, BlockLayout::Sandwich);
+    spec.post_norm_eps = Some(r.f32("post_norm_eps", 1e-8)?);
+    (spec.embedding_norm, spec.end_norms) = (true, Some([NormKind::RmsBare, NormKind::Rms]));
+    (spec.qk_norm, spec.head_gates) = (Some(QkNorm::PerHeadBare), Some(HeadGates::Elements));
+    spec.attention_scale *= r.f32("qk_scale_factor", 3.87)?;
+    spec.logit_scale = r.f32("output_multiplier", 0.196_116_135_138_184_04)?;
+    spec.logit_softcap = Some(r.f32("final_logit_softcapping", 20.0)?);
+    let last = spec.layers.len() - 1;
+    let window = r.window(Some(2048))?;
+    r.windows(&mut spec, window, |layer| (last - layer) % 4 != 0)?;
+    let turned: Vec<bool> = match r.config.get("layer_rope_theta") {
+        None => (0..=last).map(|layer| (last - layer) % 4 != 0).collect(),
+        // Its class asks these for nothing but whether they are zero.
+        Some(given) => {
+            let list = given.as_array().filter(|list| list.len() > last);
+            let list: Option<Vec<bool>> = list
+                .and_then(|list| list.iter().map(|theta| theta.as_f64().map(|theta| theta != 0.0)).collect());
+            list.ok_or_else(|| {
+                wrong(
+                    "layer_rope_theta",
+                    &given.to_string(),
+                    "one number per layer, 0 where it does not turn",
+                )
+            })?
+        }
+    };
+    for (layer, turned) in spec.layers.iter_mut().zip(turned) {
+        layer.rope = turned.then_some(0);
     }
     Ok(spec)
 }

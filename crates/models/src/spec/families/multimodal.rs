@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::cohere_glm::cohere_compass;
 use super::crossed::{glm4v, glm4v_moe};
+use super::gemma::muse_glimmer;
 use super::llamas::{llama, mistral};
 use super::qwen::qwen2;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
@@ -144,6 +145,7 @@ static WHOLES: &[Whole] = &[
         caps_logits: true,
         ..whole("granite4_vision", Text::Own(granite4_vision), &LANGUAGE_MODEL, OWN_HEAD)
     },
+    Whole { caps_logits: true, ..whole("muse_glimmer", Text::Own(muse_glimmer), &LANGUAGE_MODEL, OWN_HEAD) },
     whole("hunyuan_vl", Text::Own(hunyuan_vl), &QWEN_VL, Ties { text: Some(true), ..TIED }),
     Whole {
         caps_logits: true,

@@ -115,6 +115,8 @@ impl Reader<'_> {
             narrow_values: None,
             norm: NormKind::Rms,
             norm_eps: self.not_negative(defaults.eps_key, defaults.norm_eps)? as f32,
+            post_norm_eps: None,
+            end_norms: None,
             layout: BlockLayout::Pre,
             final_norm: true,
             qk_norm: None,

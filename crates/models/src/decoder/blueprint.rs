@@ -75,7 +75,7 @@ pub(crate) fn alias(registry: &Registry, parameter: &Parameter) -> Option<usize>
 /// Whether a parameter corrects the scores of experts where they are compared: a buffer of Transformers' classes, which
 /// nothing trains.
 pub(crate) fn is_correction(parameter: &Parameter) -> bool {
-    parameter.role == Role::Router && parameter.shape.len() == 1
+    parameter.role == Role::Router && !parameter.name.ends_with(".weight")
 }
 
 /// Whether a parameter is a buffer of Transformers' classes, which nothing trains.
@@ -160,7 +160,8 @@ impl Builder {
         let (h, i, count, names) = (spec.hidden, experts.intermediate, experts.count, &spec.names.experts);
         let weight = self.add(format!("{}.weight", name(names.router)), &[count, h], Role::Router)?;
         let correction = if experts.corrected {
-            Some(self.add(name(names.correction), &[count], Role::Router)?)
+            let shape = if names.beside_pictures { vec![2, count] } else { vec![count] };
+            Some(self.add(name(names.correction), &shape, Role::Router)?)
         } else {
             None
         };

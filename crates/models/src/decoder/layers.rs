@@ -549,6 +549,14 @@ impl Mixture {
         };
         let mut router = next()?.map(|router| Linear { compute: Compute::Fp32, ..router });
         let correction = router.as_mut().filter(|_| spec.corrected).and_then(|router| router.bias.take());
+        // Of two rows the first is text's.
+        let correction = match correction {
+            Some(rows) if rows.shape().len() == 2 => {
+                let rows = rows.rank::<2>()?;
+                Some(AnyTensor::new(rows.narrow(0, 0, 1).reshape([spec.count])))
+            }
+            own => own,
+        };
         let (gate_up, mut down) = (layer(next()?)?, layer(next()?)?);
         // What is summed over ranks is added by one of them.
         down.bias = down.bias.filter(|_| shard.first() || shard.own_experts.is_some());

@@ -327,6 +327,7 @@ static FAMILIES: &[Entry] = &[
     family("shieldgemma2", "Gemma3", text_part),
     family("granite4_vision", "Granite4Vision", text_part),
     family("muse_glimmer", "MuseGlimmer", text_part),
+    family("ernie4_5_vl_moe", "Ernie4_5_VLMoe", text_part),
     family("hunyuan_vl", "HunYuanVL", text_part),
     family("cohere_compass", "CohereCompass", text_part),
     family("nemotron_h_omni", "NemotronH_Omni", text_part),

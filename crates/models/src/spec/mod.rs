@@ -685,7 +685,10 @@ impl Spec {
     /// Whether a module, or a tensor of the files, is of what is computed here, and of no other part of the model.
     #[must_use]
     pub fn has(&self, module: &str) -> bool {
-        (!self.part || self.names.has(module)) && !(self.indexed.is_some() && module.contains(INDEXER))
+        let experts = self.experts.map_or(0, |experts| experts.count);
+        (!self.part || self.names.has(module))
+            && !(self.indexed.is_some() && module.contains(INDEXER))
+            && !self.names.is_for_pictures(module, experts)
     }
 
     /// Whether the feed-forward has a gate.

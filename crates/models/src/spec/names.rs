@@ -207,6 +207,8 @@ pub struct ExpertNames {
     pub correction: &'static str,
     /// Whether files have that as a matrix of one row (ERNIE 4.5).
     pub correction_in_row: bool,
+    /// Whether files have experts for pictures behind these, and their corrections below these; and the router `[in, out]` (ERNIE 4.5 VL).
+    pub beside_pictures: bool,
     /// The shared expert's gate and up.
     pub shared_up: UpNames,
     /// Its output.
@@ -382,6 +384,7 @@ const QWEN_MOE: ExpertNames = ExpertNames {
     down: "mlp.experts.down_proj",
     correction: "mlp.gate.e_score_correction_bias",
     correction_in_row: false,
+    beside_pictures: false,
     shared_up: UpNames::Gated(["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"]),
     shared_down: "mlp.shared_expert.down_proj",
     shared_gate: "mlp.shared_expert_gate",
@@ -489,6 +492,28 @@ pub(crate) const ERNIE_MOE: Names = Names {
         ..GLM4_MOE.experts
     },
     unread: "mtp",
+    ..LLAMA
+};
+
+/// ERNIE 4.5 VL's.
+pub(crate) const ERNIE_VL_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "mlp.text_moe.gate",
+        gate_up: "mlp.text_moe.experts.gate_up_proj",
+        down: "mlp.text_moe.experts.down_proj",
+        correction: "mlp.text_moe.gate.moe_statics.e_score_correction_bias",
+        beside_pictures: true,
+        files: ExpertFiles::Apart {
+            experts: "mlp.experts",
+            modules: ["gate_proj", "up_proj", "down_proj"],
+            router: "mlp.text_moe.gate",
+        },
+        ..GLM4_MOE.experts
+    },
+    other_parts: &[
+        (".mlp.text_moe.gate.moe_statics.", ".mlp.moe_statics."),
+        (".mlp.text_moe.gate.", ".mlp.gate."),
+    ],
     ..LLAMA
 };
 
@@ -1173,11 +1198,26 @@ impl Names {
                 .any(|module| of(&self.beside_embed(module)))
     }
 
+    /// Whether a tensor of a block is of the experts for pictures, which stand behind those for text, so many.
+    pub(crate) fn is_for_pictures(&self, tensor: &str, experts: usize) -> bool {
+        let behind = || {
+            let number = tensor.split_once(".mlp.experts.")?.1.split('.').next()?;
+            number.parse::<usize>().ok().filter(|number| *number >= experts)
+        };
+        self.experts.beside_pictures
+            && (tensor.contains(".mlp.gate.weight_1")
+                || tensor.contains(".mlp.vision_moe.")
+                || behind().is_some())
+    }
+
     /// Whether files keep this parameter turned.
     #[must_use]
     pub fn turns(&self, parameter: &Parameter) -> bool {
         self.turned && parameter.role == Role::Matrix
             || self.experts.files == ExpertFiles::Turned && parameter.role == Role::Expert
+            || self.experts.beside_pictures
+                && parameter.role == Role::Router
+                && parameter.name.ends_with(".weight")
     }
 
     /// A module's name that lies beside the embedding.

@@ -629,6 +629,13 @@ def more_families():
         vision_config=dict(
             hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, pos_emb_height=2, pos_emb_width=2),
         out_hidden_size=64, projector_hidden_size=8)
+    # Experts for pictures lie behind those for text.
+    yield "ernie4_5-vl-moe", "ernie4_5_vl_moe", dict(
+        text_config={k: v for k, v in mixed.items() if k != "num_experts_per_tok"} | dict(
+            moe_k=2, moe_num_experts=5, moe_intermediate_size=[8, 4], moe_num_shared_experts=2, intermediate_size=20, num_hidden_layers=3,
+            use_bias=True, mlp_layer_types=["sparse", "dense", "sparse"], rope_parameters={
+                "rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}),
+        tie_word_embeddings=False, vision_config=dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16))
 
 
 def state_spaces(square, mixed):
@@ -839,6 +846,8 @@ def in_sarvam(name):
 
 def parts_of(config, name, gradient):
     """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
+    if config.model_type == "ernie4_5_vl_moe" and "vision_moe" in name:
+        return []
     if config.model_type == "gpt_neox_japanese":
         return [(name.replace("dense_bias", "dense.bias"), gradient)]
     if config.model_type == "sarvam_moe":

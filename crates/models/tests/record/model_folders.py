@@ -148,6 +148,11 @@ KINDS = {
     "muse_glimmer-other": dict(
         text_config=dict(layer_types=["sliding_attention", "full_attention", "sliding_attention"], layer_rope_theta=[0, 7.0, 7.0], attention_bias=True),
         vision_config=dict(pos_emb_height=2, pos_emb_width=2)),
+    "ernie4_5_vl_moe": dict(text_config=dict(moe_intermediate_size=[12, 8], rope_parameters={
+        "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]})),
+    "ernie4_5_vl_moe-other": dict(text_config=dict(
+        moe_intermediate_size=[12, 8], mlp_layer_types=["sparse", "dense", "sparse"], use_bias=True, moe_num_shared_experts=0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]})),
     "fun_asr_nano": dict(adaptor_config=dict(hidden_size=32, intermediate_size=8)),
     "fun_asr_nano-other": dict(adaptor_config=dict(hidden_size=48, intermediate_size=12)),
 }

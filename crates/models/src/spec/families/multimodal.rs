@@ -18,6 +18,7 @@ use crate::spec::names::{
     self, FUYU, Inner, KIMI_K25, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, MODEL, NEMOTRON_OMNI, QIANFAN_OCR,
     QWEN_VL, TEXT_MODEL, THINKER,
 };
+use crate::spec::rope::RopeKind;
 use crate::spec::{LayerSpec, Pairs, QkNorm, Spec, wrong};
 
 /// How a model of several parts holds its decoder.
@@ -146,6 +147,7 @@ static WHOLES: &[Whole] = &[
         ..whole("granite4_vision", Text::Own(granite4_vision), &LANGUAGE_MODEL, OWN_HEAD)
     },
     Whole { caps_logits: true, ..whole("muse_glimmer", Text::Own(muse_glimmer), &LANGUAGE_MODEL, OWN_HEAD) },
+    whole("ernie4_5_vl_moe", Text::Own(ernie4_5_vl_moe), &QWEN_VL, Ties { text: Some(true), ..TIED }),
     whole("hunyuan_vl", Text::Own(hunyuan_vl), &QWEN_VL, Ties { text: Some(true), ..TIED }),
     Whole {
         caps_logits: true,
@@ -399,6 +401,37 @@ fn granite4_vision(r: &Reader<'_>) -> Result<Spec, ModelError> {
             "num_attention_heads": 32}),
     );
     super::llamas::granite(&Reader { config: &config, family: r.family })
+}
+
+/// ERNIE 4.5 VL's: ERNIE 4.5's mixtures, beside experts for pictures.
+fn ernie4_5_vl_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = with_defaults(
+        &plain_rope(r.config),
+        json!({"vocab_size": 103_424, "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 28,
+            "num_attention_heads": 20, "moe_intermediate_size": [1536, 512], "pad_token_id": null}),
+    );
+    // What its class does not read.
+    for key in ["moe_layer_interval", "moe_layer_start_index", "moe_layer_end_index"] {
+        config.json.remove(key);
+    }
+    let widths = config.get("moe_intermediate_size").cloned().unwrap_or_default();
+    let width = widths.get(0).filter(|_| widths.get(1).is_some()).and_then(Value::as_u64);
+    let width = width.ok_or_else(|| {
+        wrong("moe_intermediate_size", &widths.to_string(), "two integers: of text and of pictures")
+    })?;
+    config.json.insert("moe_intermediate_size".to_owned(), width.into());
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = mixtures::ernie4_5_moe(r)?;
+    if spec.ropes.iter().any(|rope| rope.kind != RopeKind::Default) {
+        return Err(ModelError::Unsupported {
+            key: "rope_type".to_owned(),
+            got: "another".to_owned(),
+            supported: "default",
+        });
+    }
+    (spec.names, spec.head_bias) = (names::ERNIE_VL_MOE, false);
+    mixtures::typed_blocks(r, &mut spec, 1)?;
+    Ok(spec)
 }
 
 /// HunYuan-OCR's: HunYuan's, whose keys may have other names.

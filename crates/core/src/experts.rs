@@ -78,6 +78,13 @@ pub enum ExpertGate {
         /// The bound.
         limit: f32,
     },
+    /// The same of gates, then ups (MiniMax-M3).
+    ClampedHalves {
+        /// The sigmoid's factor.
+        alpha: f32,
+        /// The bound.
+        limit: f32,
+    },
 }
 
 impl ExpertGate {
@@ -85,7 +92,7 @@ impl ExpertGate {
     #[must_use]
     pub fn reads(self, inner: usize) -> usize {
         match self {
-            Self::Halves(_) | Self::Clamped { .. } => 2 * inner,
+            Self::Halves(_) | Self::Clamped { .. } | Self::ClampedHalves { .. } => 2 * inner,
             Self::Plain(_) => inner,
         }
     }

@@ -209,6 +209,16 @@ fn combine(parts: &[Vec<f32>], rows: &[u32], chosen: &[u32], each: usize, width:
     sums
 }
 
+/// A clamped gate's value, and its slopes in gate and up: at the bounds they pass, as PyTorch's clamp has it.
+fn clamped(gate: f32, up: f32, alpha: f32, limit: f32) -> (f32, [f32; 2]) {
+    let (g, u) = (gate.min(limit), up.clamp(-limit, limit));
+    let s = 1.0 / (1.0 + (-alpha * g).exp());
+    let value = g * s;
+    let of_gate = if gate <= limit { (u + 1.0) * (s + alpha * value * (1.0 - s)) } else { 0.0 };
+    let of_up = if (-limit..=limit).contains(&up) { value } else { 0.0 };
+    (value * (u + 1.0), [of_gate, of_up])
+}
+
 /// What stands between the layers, of `rows` rows `[2 * inner]`, or `[inner]` without gates.
 fn activate(gate: ExpertGate, rows: usize, inner: usize, x: &[f32]) -> Vec<f32> {
     assert_eq!(x.len(), rows * gate.reads(inner), "invariant: rows of gate and up");
@@ -235,6 +245,14 @@ fn activate(gate: ExpertGate, rows: usize, inner: usize, x: &[f32]) -> Vec<f32> 
             for (to, pair) in out.iter_mut().zip(x.chunks_exact(2)) {
                 let (g, u) = (pair[0].min(limit), pair[1].clamp(-limit, limit));
                 *to = g / (1.0 + (-alpha * g).exp()) * (u + 1.0);
+            }
+        }
+        ExpertGate::ClampedHalves { alpha, limit } => {
+            for (to, row) in out.chunks_exact_mut(inner).zip(x.chunks_exact(2 * inner)) {
+                let (gates, ups) = row.split_at(inner);
+                for ((to, &gate), &up) in to.iter_mut().zip(gates).zip(ups) {
+                    *to = clamped(gate, up, alpha, limit).0;
+                }
             }
         }
     }
@@ -286,6 +304,15 @@ fn activate_backward(
                 }
                 if (-limit..=limit).contains(&pair[1]) {
                     to[1] = d * value;
+                }
+            }
+        }
+        ExpertGate::ClampedHalves { alpha, limit } => {
+            let rows = x.chunks_exact(2 * inner).zip(dx.chunks_exact_mut(2 * inner));
+            for ((row, to), (out, d)) in rows.zip(out.chunks_exact_mut(inner).zip(d.chunks_exact(inner))) {
+                for i in 0..inner {
+                    let (value, [of_gate, of_up]) = clamped(row[i], row[inner + i], alpha, limit);
+                    (out[i], to[i], to[inner + i]) = (value, d[i] * of_gate, d[i] * of_up);
                 }
             }
         }

@@ -24,6 +24,8 @@ enum Form {
     Plain(Activation),
     /// Gates and ups by turns, clamped.
     Clamped,
+    /// The same of gates, then ups.
+    ClampedHalves,
 }
 
 impl Form {
@@ -33,6 +35,7 @@ impl Form {
             ExpertGate::Halves(f) => (Self::Halves(f), 0.0, 0.0),
             ExpertGate::Plain(f) => (Self::Plain(f), 0.0, 0.0),
             ExpertGate::Clamped { alpha, limit } => (Self::Clamped, alpha, limit),
+            ExpertGate::ClampedHalves { alpha, limit } => (Self::ClampedHalves, alpha, limit),
         }
     }
 }
@@ -56,6 +59,7 @@ pub fn expert_gate(client: &Client, x: &Buffer, inner: usize, of: ExpertGate, dt
         ExpertGate::Halves(activation) => gate(client, x, inner, Gate { activation, gated: true }, dtype),
         ExpertGate::Plain(activation) => gate(client, x, inner, Gate { activation, gated: false }, dtype),
         ExpertGate::Clamped { alpha, limit } => clamped(client, x, inner, alpha, limit, dtype),
+        ExpertGate::ClampedHalves { alpha, limit } => clamped_halves(client, x, inner, alpha, limit, dtype),
     }
 }
 
@@ -75,6 +79,38 @@ fn clamped(client: &Client, x: &Buffer, inner: usize, alpha: f32, limit: f32, dt
             size,
             x.arg(size),
             y.arg(size),
+            alpha,
+            limit,
+            x.dtype.elem(),
+            dtype.elem(),
+        );
+    }
+    y
+}
+
+fn clamped_halves(
+    client: &Client,
+    x: &Buffer,
+    inner: usize,
+    alpha: f32,
+    limit: f32,
+    dtype: FloatType,
+) -> Buffer {
+    let width = 2 * inner;
+    assert!(inner > 0 && x.len.is_multiple_of(width), "invariant: x is rows of {width}");
+    let y = Buffer::empty(client, x.len / 2, dtype);
+    if y.len > 0 {
+        let size = size_of(inner, &[x], &[dtype]);
+        let (count, dim) = elements::launch(client, y.len / size);
+        clamped_halves_forward::launch(
+            client,
+            count,
+            dim,
+            address(&[x]),
+            size,
+            x.arg(size),
+            y.arg(size),
+            inner / size,
             alpha,
             limit,
             x.dtype.elem(),
@@ -178,6 +214,25 @@ fn clamped_forward<I: Float, O: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
+fn clamped_halves_forward<I: Float, O: Float, N: Size>(
+    x: &[Vector<I, N>],
+    y: &mut [Vector<O, N>],
+    vectors: usize,
+    alpha: f32,
+    limit: f32,
+    #[define(I)] _of_x: ElemType,
+    #[define(O)] _of_y: ElemType,
+) {
+    if ABSOLUTE_POS >= y.len() {
+        terminate!();
+    }
+    let at = ABSOLUTE_POS + ABSOLUTE_POS / vectors * vectors;
+    let gate = Vector::<f32, N>::cast_from(x[at]);
+    let up = Vector::<f32, N>::cast_from(x[at + vectors]);
+    y[ABSOLUTE_POS] = Vector::cast_from(of_clamped::<N>(gate, up, alpha, limit).0);
+}
+
+#[cube(launch, address_type = "dynamic")]
 fn through_gate<I: Float, D: Float, O: Float, V: Float, N: Size>(
     x: &[Vector<I, N>],
     d: &[Vector<D, N>],
@@ -234,6 +289,15 @@ fn through_gate<I: Float, D: Float, O: Float, V: Float, N: Size>(
                     dx[at + 1] = Vector::cast_from(b);
                     result
                 }
+                Form::ClampedHalves => {
+                    let at = 2 * first + i;
+                    let gate = Vector::<f32, N>::cast_from(x[at]);
+                    let up = Vector::<f32, N>::cast_from(x[at + shares.vectors]);
+                    let (result, of_gate, of_up) = of_clamped::<N>(gate, up, alpha, limit);
+                    dx[at] = Vector::cast_from(scaled * of_gate);
+                    dx[at + shares.vectors] = Vector::cast_from(scaled * of_up);
+                    result
+                }
             };
             if comptime!(wants_value) {
                 value[first + i] = Vector::cast_from(result * weight);
@@ -248,7 +312,7 @@ fn through_gate<I: Float, D: Float, O: Float, V: Float, N: Size>(
                 Form::Plain(_) => {
                     dx[first + i] = zero;
                 }
-                Form::Halves(_) | Form::Clamped => {
+                Form::Halves(_) | Form::Clamped | Form::ClampedHalves => {
                     dx[2 * first + i] = zero;
                     dx[2 * first + i + shares.vectors] = zero;
                 }

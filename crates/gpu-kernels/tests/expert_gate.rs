@@ -8,7 +8,7 @@ use crate::on_device::{
 
 const LIMIT: f32 = 7.0;
 
-const GATES: [ExpertGate; 7] = [
+const GATES: [ExpertGate; 8] = [
     ExpertGate::Halves(Activation::Silu),
     ExpertGate::Halves(Activation::Gelu),
     ExpertGate::Halves(Activation::GeluTanh),
@@ -16,6 +16,7 @@ const GATES: [ExpertGate; 7] = [
     ExpertGate::Halves(Activation::Relu2),
     ExpertGate::Plain(Activation::Relu2),
     ExpertGate::Clamped { alpha: 1.702, limit: LIMIT },
+    ExpertGate::ClampedHalves { alpha: 1.702, limit: LIMIT },
 ];
 
 /// By a central difference.
@@ -27,7 +28,7 @@ fn slope(f: impl Fn(f64) -> f64, x: f64) -> f64 {
 /// Where element `i`'s gate (or what alone it is of) and up are in a row.
 fn columns(gate: ExpertGate, inner: usize, i: usize) -> [usize; 2] {
     match gate {
-        ExpertGate::Halves(_) => [i, inner + i],
+        ExpertGate::Halves(_) | ExpertGate::ClampedHalves { .. } => [i, inner + i],
         ExpertGate::Plain(_) => [i, i],
         ExpertGate::Clamped { .. } => [2 * i, 2 * i + 1],
     }
@@ -41,7 +42,7 @@ fn naive(gate: ExpertGate, g: f64, u: f64) -> [f64; 3] {
             [a * u, slope(|g| value(f, g), g) * u, a]
         }
         ExpertGate::Plain(f) => [value(f, g), slope(|g| value(f, g), g), 0.0],
-        ExpertGate::Clamped { alpha, limit } => {
+        ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
             let (alpha, limit) = (f64::from(alpha), f64::from(limit));
             let of = |g: f64| g * sigmoid(alpha * g);
             let (least, up) = (g.min(limit), u.clamp(-limit, limit) + 1.0);
@@ -63,7 +64,7 @@ impl Rows {
     fn new(gate: ExpertGate, rows: usize, inner: usize, of_x: FloatType, of_d: FloatType) -> Self {
         let reads = gate.reads(inner);
         let (size, clamped) = match gate {
-            ExpertGate::Clamped { .. } => (10.0, true),
+            ExpertGate::Clamped { .. } | ExpertGate::ClampedHalves { .. } => (10.0, true),
             _ => (4.0, false),
         };
         let mut x: Vec<f32> =

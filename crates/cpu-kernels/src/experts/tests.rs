@@ -92,9 +92,11 @@ impl Case {
                 .map(|i| match self.gate {
                     ExpertGate::Halves(_) => both[i] / (1.0 + (-both[i]).exp()) * both[INNER + i],
                     ExpertGate::Plain(_) => both[i].max(0.0).powi(2),
-                    ExpertGate::Clamped { alpha, limit } => {
+                    ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
                         let (limit, alpha) = (f64::from(limit), f64::from(alpha));
-                        let (g, u) = (both[2 * i].min(limit), both[2 * i + 1].clamp(-limit, limit));
+                        let turns = matches!(self.gate, ExpertGate::Clamped { .. });
+                        let [at, beside] = if turns { [2 * i, 2 * i + 1] } else { [i, INNER + i] };
+                        let (g, u) = (both[at].min(limit), both[beside].clamp(-limit, limit));
                         g / (1.0 + (-alpha * g).exp()) * (u + 1.0)
                     }
                 })
@@ -109,7 +111,8 @@ impl Case {
 
 fn cases() -> Vec<Case> {
     let clamped = ExpertGate::Clamped { alpha: 1.702, limit: 0.9 };
-    [ExpertGate::Halves(Activation::Silu), clamped, ExpertGate::Plain(Activation::Relu2)]
+    let halves = ExpertGate::ClampedHalves { alpha: 1.702, limit: 0.9 };
+    [ExpertGate::Halves(Activation::Silu), clamped, halves, ExpertGate::Plain(Activation::Relu2)]
         .into_iter()
         .flat_map(|gate| [false, true].map(|lora| Case::new(gate, lora)))
         .collect()

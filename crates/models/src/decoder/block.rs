@@ -671,6 +671,15 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) tap: Option<BlockTap<'a>>,
 }
 
+/// Clamped gates times ups ([`Spec::clamped_gates`]), of gates and then ups.
+fn clamped_gates(x: &AnyTensor, (alpha, limit): (f32, f32)) -> Result<AnyTensor, OpsError> {
+    let x = x.rank::<2>()?;
+    let half = x.dims()[1] / 2;
+    let gate = x.clone().narrow(1, 0, half).clamp_max(limit);
+    let up = x.narrow(1, half, half).clamp(-limit, limit);
+    Ok(AnyTensor::new(gate.clone() * sigmoid(gate * alpha) * (up + 1.0)))
+}
+
 /// The weights of a token's experts, each times the number of its expert.
 fn scaled_by_expert(routing: &Routing, of_experts: &AnyTensor) -> Result<AnyTensor, OpsError> {
     let weights = routing.weights.rank::<2>()?;
@@ -799,6 +808,9 @@ impl BlockRun for OnTensors<'_> {
         x: AnyTensor,
         curve: Option<&(AnyTensor, AnyTensor)>,
     ) -> Result<LinearInput, OpsError> {
+        if let Some(clamped) = self.spec.clamped_gates {
+            return Ok(LinearInput::Plain(clamped_gates(&x, clamped)?));
+        }
         let Some((alpha_p, alpha_n)) = curve else {
             let (activation, gated) = (self.spec.activation, self.spec.gated());
             return Ok(LinearInput::Activated { x, activation, gated });

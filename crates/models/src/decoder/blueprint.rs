@@ -183,7 +183,8 @@ impl Builder {
             Ok::<_, ModelError>(Layer::new(place, weight, bias))
         };
         // Gates and ups by turns are one matrix.
-        let halves: &[usize] = if matches!(experts.gate, ExpertGate::Halves(_)) { &[i, i] } else { &[] };
+        let halves = matches!(experts.gate, ExpertGate::Halves(_) | ExpertGate::ClampedHalves { .. });
+        let halves: &[usize] = if halves { &[i, i] } else { &[] };
         let shape = [count, experts.gate.reads(i), h];
         let gate_up = matrix(Place::ExpertsUp, names.gate_up, shape, halves)?;
         let down = matrix(Place::ExpertsDown, names.down, [count, h, i], &[])?;

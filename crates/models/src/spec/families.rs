@@ -15,6 +15,7 @@ mod layer_normed;
 mod lfm;
 mod llamas;
 mod mamba;
+mod minimax;
 mod mixtures;
 mod multimodal;
 mod olmo;
@@ -44,6 +45,7 @@ use llamas::{
     nemotron, phi3, seed_oss, smollm3,
 };
 use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
+use minimax::minimax_m3_text;
 use mixtures::{
     afmoe, aria_text, axk1, deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe,
     glm4_moe_lite, gpt_oss, granitemoe, granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe,
@@ -251,6 +253,7 @@ static FAMILIES: &[Entry] = &[
     family("sarvam_moe", "Glm4Moe", sarvam_moe),
     family("axk1", "AXK1", axk1),
     family("mimo_v2_flash", "MiMoV2Flash", mimo_v2_flash),
+    family("minimax_m3_vl_text", "MiniMaxM3VL", minimax_m3_text),
     family("kolibri1", "Kolibri1", kolibri1),
     family("gpt_neox_japanese", "GPTNeoXJapanese", gpt_neox_japanese),
     family("cohere_compass_text", "CohereCompass", cohere_compass),
@@ -328,6 +331,7 @@ static FAMILIES: &[Entry] = &[
     family("granite4_vision", "Granite4Vision", text_part),
     family("muse_glimmer", "MuseGlimmer", text_part),
     family("ernie4_5_vl_moe", "Ernie4_5_VLMoe", text_part),
+    family("minimax_m3_vl", "MiniMaxM3Sparse", text_part),
     family("hunyuan_vl", "HunYuanVL", text_part),
     family("cohere_compass", "CohereCompass", text_part),
     family("nemotron_h_omni", "NemotronH_Omni", text_part),

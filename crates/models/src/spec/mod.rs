@@ -501,6 +501,9 @@ pub struct Spec {
     pub dense_head: Option<bool>,
     /// The feed-forward's activation; whether there is a gate say [`Names::up`].
     pub activation: Activation,
+    /// The factor and the bound of gates that are clamped instead, as those of experts are
+    /// ([`ExpertGate::ClampedHalves`](burnish_core::ExpertGate::ClampedHalves), MiniMax-M3).
+    pub clamped_gates: Option<(f32, f32)>,
     /// Whether it is xIELU instead, with two numbers that each block learns (Apertus).
     pub xielu: bool,
     /// Multiplies attention's scores.
@@ -572,8 +575,8 @@ pub struct Spec {
     /// The token whose embedding the lookup does not train.
     pub padding: Option<u32>,
     /// Tokens among which an indexer picks those that one sees (DeepSeek sparse attention, arXiv:2512.02556), and no more than which
-    /// a text has here: every token then sees all before it.
-    pub indexed: Option<usize>,
+    /// a text has here: every token then sees all before it; and the key that says how many.
+    pub indexed: Option<(usize, &'static str)>,
     /// Longest sequence the configuration names, or that is computed if that is shorter.
     pub max_positions: usize,
     /// Standard deviation of a fresh initialisation.
@@ -725,7 +728,7 @@ impl Spec {
     #[must_use]
     pub fn limit(&self) -> Option<(usize, &'static str)> {
         let learned = self.positions.map(|learned| (learned.count, "max_position_embeddings"));
-        learned.or(self.indexed.map(|picked| (picked, "index_topk")))
+        learned.or(self.indexed)
     }
 
     /// Whether rotary frequencies change with the length of the sequence.

@@ -369,7 +369,7 @@ pub(crate) const PER_LAYER: [&str; 3] =
     ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"];
 
 /// In the names of what picks the tokens that attention sees.
-pub(crate) const INDEXER: &str = ".self_attn.indexer.";
+pub(crate) const INDEXER: &str = ".self_attn.index";
 
 /// Between the stream and those beside it: into them, and out of them. Each of the others has a layer in both lists.
 pub(crate) const STREAMS: [&str; 2] = ["altup_projections", "altup_unembed_projections"];
@@ -593,6 +593,37 @@ pub(crate) const PHIMOE: Names =
 pub(crate) const MINIMAX_M2: Names = Names {
     experts: ExpertNames { correction: "block_sparse_moe.e_score_correction_bias", ..MIXTRAL.experts },
     ..LLAMA
+};
+
+/// MiniMax-M3's.
+pub(crate) const MINIMAX_M3: Names = Names {
+    experts: ExpertNames {
+        files: ExpertFiles::Apart {
+            experts: "block_sparse_moe.experts",
+            modules: ["w1", "w3", "w2"],
+            router: "block_sparse_moe.gate",
+        },
+        ..GLM4_MOE.experts
+    },
+    other_parts: &[
+        (".mlp.gate.e_score_correction_bias", ".block_sparse_moe.e_score_correction_bias"),
+        (".mlp.gate.weight", ".block_sparse_moe.gate.weight"),
+        (".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
+    ],
+    unread: "mtp.",
+    ..LLAMA
+};
+
+/// The same as the class of its decoder alone has them.
+pub(crate) const MINIMAX_M3_TEXT: Names = Names {
+    up: UpNames::Packed("mlp.gate_up_proj"),
+    experts: ExpertNames {
+        shared_up: UpNames::Packed("mlp.shared_experts.gate_up_proj"),
+        files: ExpertFiles::Same,
+        ..MINIMAX_M3.experts
+    },
+    other_parts: &[],
+    ..MINIMAX_M3
 };
 
 /// LFM2's mixtures'.

@@ -636,6 +636,16 @@ def more_families():
             use_bias=True, mlp_layer_types=["sparse", "dense", "sparse"], rope_parameters={
                 "rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}),
         tie_word_embeddings=False, vision_config=dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16))
+    # Gates beyond their bounds; what picks blocks of keys is in the files, and rows have no more than it picks.
+    m3 = mixed | dict(
+        num_local_experts=5, num_key_value_heads=2, head_dim=12, intermediate_size=8, dense_intermediate_size=20, shared_intermediate_size=10,
+        num_hidden_layers=3, swiglu_limit=0.7, mlp_layer_types=["dense", "sparse", "sparse"],
+        layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], index_n_heads=2, index_head_dim=12, index_block_size=16,
+        index_topk_blocks=5, rope_parameters=theta | {"partial_rotary_factor": 0.5})
+    yield "minimax-m3", "minimax_m3_vl", dict(
+        text_config=m3, projector_hidden_size=8, vision_config=dict(
+            hidden_size=24, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14))
+    yield "minimax-m3-text", "minimax_m3_vl_text", m3 | dict(num_hidden_layers=2, mlp_layer_types=["sparse", "dense"], layer_types=["minimax_m3_sparse"] * 2)
 
 
 def state_spaces(square, mixed):
@@ -802,7 +812,8 @@ def build(config, seed, dtype):
                 bare = config.model_type.startswith(("gemma3n", "gemma4"))
                 delta = config.model_type.startswith(("qwen3_5", "qwen3_next")) and "linear_attn" not in name
                 centred = config.model_type == "muse_glimmer" and "layers" in name and "vision" not in name
-                adds = centred or config.model_type.startswith(("gemma", "nemotron")) and config.model_type != "nemotron_h" and not bare or delta and "visual" not in name
+                m3 = config.model_type.startswith("minimax_m3") and "vision" not in name
+                adds = m3 or centred or config.model_type.startswith(("gemma", "nemotron")) and config.model_type != "nemotron_h" and not bare or delta and "visual" not in name
                 shift = 1.0 if adds else 0.0
                 parameter.uniform_(0.6 - shift, 1.4 - shift)
                 if bare and "q_norm" in name:
@@ -846,6 +857,8 @@ def in_sarvam(name):
 
 def parts_of(config, name, gradient):
     """A parameter of the class as the parameters of published files: convolutions of queries, keys and values apart."""
+    if config.model_type == "minimax_m3_vl" and name.endswith(".gate_up_proj.weight"):
+        return [(name.replace("gate_up", part), half) for part, half in zip(("gate", "up"), gradient.chunk(2))]
     if config.model_type == "ernie4_5_vl_moe" and "vision_moe" in name:
         return []
     if config.model_type == "gpt_neox_japanese":

@@ -153,6 +153,10 @@ KINDS = {
     "ernie4_5_vl_moe-other": dict(text_config=dict(
         moe_intermediate_size=[12, 8], mlp_layer_types=["sparse", "dense", "sparse"], use_bias=True, moe_num_shared_experts=0,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]})),
+    "minimax_m3_vl_text": dict(dense_intermediate_size=44), "minimax_m3_vl": dict(text_config=dict(dense_intermediate_size=44)),
+    "minimax_m3_vl-other": dict(text_config=dict(
+        swiglu_limit=0.5, layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], index_n_heads=4, index_head_dim=12,
+        index_block_size=8, index_topk_blocks=4, mlp_layer_types=["dense", "sparse", "sparse"])),
     "fun_asr_nano": dict(adaptor_config=dict(hidden_size=32, intermediate_size=8)),
     "fun_asr_nano-other": dict(adaptor_config=dict(hidden_size=48, intermediate_size=12)),
 }

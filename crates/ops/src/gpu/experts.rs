@@ -169,14 +169,23 @@ fn turns(x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     (of(0), of(1))
 }
 
+/// Gates and ups of a clamped gate.
+fn apart(gate: ExpertGate, x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+    if matches!(gate, ExpertGate::Clamped { .. }) {
+        return turns(x);
+    }
+    let half = x.dims()[1] / 2;
+    (x.clone().narrow(1, 0, half), x.clone().narrow(1, half, half))
+}
+
 fn activate(gate: ExpertGate, x: &Tensor<2>) -> Tensor<2> {
     let any = AnyTensor::new(x.clone());
     let wide = wide_dtype(&any);
     match gate {
         ExpertGate::Halves(f) => activation::gated(f, &any, wide).expect("invariant: a matrix"),
         ExpertGate::Plain(f) => activation::plain(f, &any, wide).expect("invariant: a matrix"),
-        ExpertGate::Clamped { alpha, limit } => {
-            let (g, u) = turns(x);
+        ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
+            let (g, u) = apart(gate, x);
             let g = g.clamp_max(limit);
             g.clone() * burn::tensor::activation::sigmoid(g * alpha) * (u.clamp(-limit, limit) + 1.0)
         }
@@ -196,8 +205,8 @@ fn activate_backward(gate: ExpertGate, x: &Tensor<2>, d: Tensor<2>) -> (Tensor<2
             let dx = activation::plain_backward(f, &any(), d).expect("invariant: a matrix");
             (dx, activate(gate, x))
         }
-        ExpertGate::Clamped { alpha, limit } => {
-            let (g, u) = turns(x);
+        ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
+            let (g, u) = apart(gate, x);
             let below = g.clone().lower_equal_elem(limit);
             let within = u.clone().abs().lower_equal_elem(limit);
             let (g, u) = (g.clamp_max(limit), u.clamp(-limit, limit) + 1.0);
@@ -206,7 +215,12 @@ fn activate_backward(gate: ExpertGate, x: &Tensor<2>, d: Tensor<2>) -> (Tensor<2
             let slope = s.clone() + value.clone() * (s.neg() + 1.0) * alpha;
             let dg = (d.clone() * u.clone() * slope).mask_fill(below.bool_not(), 0.0);
             let du = (d * value.clone()).mask_fill(within.bool_not(), 0.0);
-            (Tensor::stack::<3>(vec![dg, du], 2).reshape([rows, width]), value * u)
+            let dx = if matches!(gate, ExpertGate::Clamped { .. }) {
+                Tensor::stack::<3>(vec![dg, du], 2).reshape([rows, width])
+            } else {
+                Tensor::cat(vec![dg, du], 1)
+            };
+            (dx, value * u)
         }
     }
 }

@@ -20,7 +20,7 @@ fn indexed(r: &Reader<'_>, defaults: Value) -> Result<Spec, ModelError> {
     let picked = r.positive_or("index_topk", 2048)?;
     let spec = glm4_moe_lite(r)?;
     let max_positions = spec.max_positions.min(picked);
-    Ok(Spec { indexed: Some(picked), max_positions, ..spec })
+    Ok(Spec { indexed: Some((picked, "index_topk")), max_positions, ..spec })
 }
 
 /// DeepSeek-V3.2.

@@ -9,6 +9,7 @@ use super::cohere_glm::cohere_compass;
 use super::crossed::{glm4v, glm4v_moe};
 use super::gemma::muse_glimmer;
 use super::llamas::{llama, mistral};
+use super::minimax::minimax_m3;
 use super::qwen::qwen2;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed, with_defaults};
 use super::{Family, mixtures, qwen};
@@ -148,6 +149,7 @@ static WHOLES: &[Whole] = &[
     },
     Whole { caps_logits: true, ..whole("muse_glimmer", Text::Own(muse_glimmer), &LANGUAGE_MODEL, OWN_HEAD) },
     whole("ernie4_5_vl_moe", Text::Own(ernie4_5_vl_moe), &QWEN_VL, Ties { text: Some(true), ..TIED }),
+    whole("minimax_m3_vl", Text::Own(minimax_m3), &LANGUAGE_MODEL, EITHER),
     whole("hunyuan_vl", Text::Own(hunyuan_vl), &QWEN_VL, Ties { text: Some(true), ..TIED }),
     Whole {
         caps_logits: true,

@@ -126,6 +126,7 @@ impl Reader<'_> {
             head_bias: false,
             dense_head: None,
             activation: self.activation(defaults.activation_key, defaults.activation)?,
+            clamped_gates: None,
             xielu: false,
             attention_scale: (head_dim as f32).powf(-0.5),
             attention_softcap: None,

@@ -689,9 +689,11 @@ impl Spec {
     #[must_use]
     pub fn has(&self, module: &str) -> bool {
         let experts = self.experts.map_or(0, |experts| experts.count);
-        (!self.part || self.names.has(module))
-            && !(self.indexed.is_some() && module.contains(INDEXER))
-            && !self.names.is_for_pictures(module, experts)
+        let picks = self.indexed.is_some() && module.contains(INDEXER);
+        if picks || self.names.is_for_pictures(module, experts) {
+            return false;
+        }
+        !self.part || self.names.has(module)
     }
 
     /// Whether the feed-forward has a gate.

@@ -103,9 +103,9 @@ pub(super) fn muse_glimmer(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.logit_softcap = Some(r.f32("final_logit_softcapping", 20.0)?);
     let last = spec.layers.len() - 1;
     let window = r.window(Some(2048))?;
-    r.windows(&mut spec, window, |layer| (last - layer) % 4 != 0)?;
+    r.windows(&mut spec, window, |layer| !(last - layer).is_multiple_of(4))?;
     let turned: Vec<bool> = match r.config.get("layer_rope_theta") {
-        None => (0..=last).map(|layer| (last - layer) % 4 != 0).collect(),
+        None => (0..=last).map(|layer| !(last - layer).is_multiple_of(4)).collect(),
         // Its class asks these for nothing but whether they are zero.
         Some(given) => {
             let list = given.as_array().filter(|list| list.len() > last);

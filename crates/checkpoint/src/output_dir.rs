@@ -29,6 +29,7 @@ const NAMES: &[&str] = &[
     "preprocessor_config.json",
     "runs",
     "special_tokens_map.json",
+    "tekken.json",
     "tensorboard",
     "tokenizer.json",
     "tokenizer.model",

@@ -27,7 +27,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(adapter) = &options.adapter_name_or_path else { return several(&options) };
     let adapter = AdapterFolder::open(adapter)?;
     let mut folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter);
-    if folder.spec().output == Output::Score && folder.path().join("tokenizer.json").is_file() {
+    if folder.spec().output == Output::Score && Tokenizer::is_in(folder.path()) {
         let pad = Tokenizer::from_folder(folder.path())?.pad_id();
         folder = pad.into_iter().fold(folder, ModelFolder::with_pad_token);
     }

@@ -7,6 +7,18 @@ use std::path::Path;
 /// The longest file that is read whole: far more than the largest vocabularies take.
 const LONGEST: u64 = 1 << 30;
 
+/// Files of a model's folder that its tokenizer is made of.
+pub const TOKENIZER: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tekken.json",
+    "tokenizer.model",
+];
+
 /// Opens a file for reading.
 ///
 /// # Errors

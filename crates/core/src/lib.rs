@@ -14,6 +14,7 @@
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
 //! * [`FLASH_HEAD`], [`FLASH_TILE`], [`LINEAR_ATTENTION_CHUNK`], [`FEW_ROWS`] and [`ADAPTERS_TOGETHER`]: sizes of kernels on GPUs, for those who plan without them.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
+//! * [`SentencePiece`]: what the file of a tokenizer says.
 //! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
 //!   ranks, threads or the number of micro-batches.
@@ -45,6 +46,7 @@ mod parameter;
 mod quantization;
 pub mod random;
 mod registry;
+mod sentencepiece;
 pub mod work;
 
 pub use activation::Activation;
@@ -69,3 +71,4 @@ pub use packed_rows::{
 pub use parameter::{Orientation, Parameter, Role};
 pub use quantization::{FourBit, Quantization, QuantizeOnLoad, Scheme};
 pub use registry::{Registry, RegistryError};
+pub use sentencepiece::{Piece, PieceKind, SentencePiece};

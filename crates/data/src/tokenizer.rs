@@ -1,4 +1,5 @@
-//! The folder's tokenizer: `tokenizer.json` with the named tokens of the files beside it.
+//! The folder's tokenizer: `tokenizer.json`, or what Transformers makes of other files, with the named tokens of the files
+//! beside it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,13 @@ use tokenizers::{AddedToken, Encoding};
 use crate::error::DataError;
 use crate::tokenizer_parts::TokenizerParts;
 use crate::valid_json::ValidJson;
+
+mod byte_level;
+mod made;
+mod sentence_piece;
+mod tekken;
+
+use made::{Made, Said};
 
 /// The named special tokens that chat templates see as variables, in Transformers' order.
 const NAMED: [&str; 7] =
@@ -51,23 +59,24 @@ impl Tokenizer {
     /// falls back to the ids in `generation_config.json` and `config.json`, and pad at last to eos.
     ///
     /// # Errors
-    /// When `tokenizer.json` is missing or one of the files cannot be parsed.
+    /// When there is neither `tokenizer.json` nor a file that one is made of, or one of the files cannot be parsed.
     pub fn from_folder(folder: &Path) -> Result<Self, DataError> {
-        let path = folder.join("tokenizer.json");
-        if !path.is_file() {
-            let slow: Vec<&str> =
-                ["tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"]
-                    .into_iter()
-                    .filter(|n| folder.join(n).is_file())
-                    .collect();
-            let mut looked_for = "`tokenizer.json`".to_owned();
-            if !slow.is_empty() {
-                looked_for += &format!(" (found only `{}`, which is not read)", slow.join("`, `"));
-            }
-            return Err(DataError::NoTokenizer { folder: folder.to_path_buf(), looked_for });
-        }
-        let bytes = burnish_core::file::read_json(&path)
-            .map_err(|source| DataError::Io { path: path.clone(), source })?;
+        let config = json_file(&folder.join("tokenizer_config.json"))?;
+        let legacy = json_file(&folder.join("special_tokens_map.json"))?;
+        let generation = json_file(&folder.join("generation_config.json"))?;
+        let model = json_file(&folder.join("config.json"))?;
+        let (mut path, mut named) = (folder.join("tokenizer.json"), Vec::new());
+        let bytes = if path.is_file() {
+            burnish_core::file::read_json(&path)
+                .map_err(|source| DataError::Io { path: path.clone(), source })?
+        } else {
+            let added = json_file(&folder.join("added_tokens.json"))?;
+            let model_type = model.get("model_type").and_then(Value::as_str).unwrap_or_default();
+            let said = Said { config: &config, legacy: &legacy, added: &added, model_type };
+            let made = Made::of(folder, &said)?.ok_or_else(|| no_tokenizer(folder))?;
+            (path, named) = (made.path.clone(), made.named.clone());
+            made.json(&said)
+        };
         let bad = |reason: String| DataError::BadTokenizer { path: path.clone(), reason: plain(&reason) };
         // The library panics over some texts that are none.
         serde_json::from_slice::<ValidJson>(&bytes).map_err(|e| bad(e.to_string()))?;
@@ -75,20 +84,22 @@ impl Tokenizer {
         let growth = parts.growth().map_err(bad)?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(|e| bad(failed(&e)))?;
         let inner = inner.map_err(|e| bad(e.to_string()))?;
-        let config = json_file(&folder.join("tokenizer_config.json"))?;
-        let legacy = json_file(&folder.join("special_tokens_map.json"))?;
-        let generation = json_file(&folder.join("generation_config.json"))?;
-        let model = json_file(&folder.join("config.json"))?;
-        let made = guarded(|| Self::new(inner, &config, &legacy, &[&generation, &model]));
+        let made = guarded(|| Self::new(inner, (&config, &legacy), named, &[&generation, &model]));
         let made = made.unwrap_or_else(|panic| Err(failed(&panic)));
         made.map(|tokenizer| Self { growth, ..tokenizer })
             .map_err(|reason| DataError::BadTokenizer { path, reason })
     }
 
+    /// Whether a folder has a tokenizer.
+    #[must_use]
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join("tokenizer.json").is_file() || Made::is_in(folder)
+    }
+
     fn new(
         mut inner: tokenizers::Tokenizer,
-        config: &Map<String, Value>,
-        legacy: &Map<String, Value>,
+        (config, legacy): (&Map<String, Value>, &Map<String, Value>),
+        of_class: Vec<(&'static str, String)>,
         id_sources: &[&Map<String, Value>],
     ) -> Result<Self, String> {
         inner.with_truncation(None).map_err(|e| e.to_string())?;
@@ -99,7 +110,8 @@ impl Tokenizer {
         for name in NAMED {
             let token =
                 (config.get(name).and_then(token_text)).or_else(|| legacy.get(name).and_then(token_text));
-            if let Some(token) = token {
+            let of_class = || of_class.iter().find(|(own, _)| *own == name).map(|(_, text)| text.clone());
+            if let Some(token) = token.or_else(of_class) {
                 named.push((name.to_owned(), token));
             }
         }
@@ -466,6 +478,21 @@ fn id_list(value: Option<&Value>) -> Vec<u32> {
         Some(value) => id(value).into_iter().collect(),
         None => Vec::new(),
     }
+}
+
+/// Of a folder without a tokenizer that is read.
+fn no_tokenizer(folder: &Path) -> DataError {
+    let slow: Vec<&str> =
+        ["vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken"]
+            .into_iter()
+            .filter(|n| folder.join(n).is_file())
+            .collect();
+    let mut looked_for =
+        "`tokenizer.json`, `vocab.json` with `merges.txt`, `tekken.json` or `tokenizer.model`".to_owned();
+    if !slow.is_empty() {
+        looked_for += &format!(" (found only `{}`, which is not read)", slow.join("`, `"));
+    }
+    DataError::NoTokenizer { folder: folder.to_path_buf(), looked_for }
 }
 
 /// Adds the tokens that `tokenizer_config.json` declares and `tokenizer.json` lacks.

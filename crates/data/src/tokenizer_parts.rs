@@ -65,9 +65,12 @@ fn growth(part: &Value) -> Result<usize, String> {
     }
     let mut product = 1_usize;
     if !part["pattern"].is_null() {
-        // An expression may match a single byte.
+        // An expression may match a single byte; at a text's beginning it does so once.
+        let once = part["pattern"]["Regex"]
+            .as_str()
+            .is_some_and(|regex| regex.starts_with(r"\A") && !regex.contains('|'));
         let matched = length(&part["pattern"]["String"]).max(1);
-        product = length(&part["content"]).div_ceil(matched).max(1);
+        product = if once { 1 } else { length(&part["content"]).div_ceil(matched).max(1) };
     }
     for within in ["normalizers", "decoders"] {
         for part in part[within].as_array().into_iter().flatten() {

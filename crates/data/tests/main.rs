@@ -10,5 +10,6 @@ mod packing;
 mod preferences;
 mod prepared;
 mod templates;
+mod tokenizer_files;
 mod trl_runs;
 mod views;

@@ -16,19 +16,8 @@ pub enum Wanted<'a> {
 
 /// Configuration files of models and adapters.
 const CONFIGURATION: [&str; 3] = ["config.json", "generation_config.json", "adapter_config.json"];
-/// Files of a tokenizer.
-const TOKENIZER: [&str; 10] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-];
+/// Files beside a tokenizer's.
+const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 /// Weights by the stem of their files, in the order of preference.
 const WEIGHTS: [&str; 2] = ["model", "adapter_model"];
 /// Weights that are not read, to name in an error.
@@ -42,7 +31,8 @@ impl Wanted<'_> {
         }
         let configured = !matches!(self, Self::Tokenizer);
         let wanted = |name: &&str| {
-            TOKENIZER.contains(name)
+            burnish_core::file::TOKENIZER.contains(name)
+                || TEMPLATES.contains(name)
                 || (configured && CONFIGURATION.contains(name))
                 || (name.starts_with("additional_chat_templates/") && name.ends_with(".jinja"))
         };

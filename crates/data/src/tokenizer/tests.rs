@@ -120,9 +120,9 @@ fn text_streams_by_whole_characters() {
 #[test]
 fn faults_name_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("tokenizer.model"), "x").unwrap();
+    fs::write(dir.path().join("spiece.model"), "x").unwrap();
     let e = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
-    assert!(e.contains("looked for `tokenizer.json`") && e.contains("tokenizer.model"), "{e}");
+    assert!(e.contains("looked for `tokenizer.json`") && e.contains("found only `spiece.model`"), "{e}");
     fs::write(dir.path().join("tokenizer.json"), "{").unwrap();
     let e = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
     assert!(e.contains("tokenizer.json") && e.contains("not a usable tokenizer"), "{e}");

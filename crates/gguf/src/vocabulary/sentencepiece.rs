@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
+use burnish_core::{PieceKind, SentencePiece};
 use serde_json::Value as Json;
 
 use super::parts::Parts;
@@ -104,112 +105,20 @@ type PieceFault = (String, &'static str);
 /// The pieces of SentencePiece's file: text, score and kind of each.
 fn pieces(bytes: &[u8], tokens: &mut [Token]) -> Result<(), PieceFault> {
     let damaged = || ("it is no model of SentencePiece".to_owned(), "copy or download it again");
-    let mut id = 0;
-    // Unigram, where it is not said.
-    let mut model_type = 1;
-    for field in Fields(bytes) {
-        let (number, field) = field.ok_or_else(damaged)?;
-        match (number, field) {
-            (1, Field::Bytes(piece)) => {
-                let (mut text, mut score, mut kind) = ("", 0.0, 1);
-                for field in Fields(piece) {
-                    match field.ok_or_else(damaged)? {
-                        (1, Field::Bytes(own)) => text = std::str::from_utf8(own).map_err(|_| damaged())?,
-                        (2, Field::Four(own)) => score = f32::from_le_bytes(own),
-                        (3, Field::Number(own)) => kind = own,
-                        _ => {}
-                    }
-                }
-                if let Some(token) = tokens.get_mut(id) {
-                    let kind = match kind {
-                        2 => Kind::Unknown,
-                        3 => Kind::Control,
-                        4 => Kind::Normal,
-                        5 => Kind::Unused,
-                        6 => Kind::Byte,
-                        _ => Kind::Normal,
-                    };
-                    *token = Token { text: text.to_owned(), score, kind };
-                }
-                id += 1;
-            }
-            (2, Field::Bytes(trainer)) => {
-                for field in Fields(trainer) {
-                    if let (3, Field::Number(own)) = field.ok_or_else(damaged)? {
-                        model_type = own;
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    if id == 0 {
-        return Err(damaged());
-    }
-    if model_type != 2 {
+    let model = SentencePiece::parse(bytes).ok_or_else(damaged)?;
+    if !model.is_bpe {
         let what = "its model is not BPE".to_owned();
         return Err((what, "llama.cpp is given byte-level BPE and SentencePiece's BPE here"));
     }
-    Ok(())
-}
-
-/// A field of a protocol buffer.
-enum Field<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    Four([u8; 4]),
-    Eight,
-}
-
-/// The fields of a protocol buffer with their numbers; `None` where bytes are none.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn number(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for (at, &byte) in self.0.iter().enumerate().take(10) {
-            value |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
-            if byte < 0x80 {
-                self.0 = &self.0[at + 1..];
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn field(&mut self) -> Option<(u64, Field<'a>)> {
-        let key = self.number()?;
-        let field = match key & 7 {
-            0 => Field::Number(self.number()?),
-            1 => self.bytes(8).map(|_| Field::Eight)?,
-            2 => {
-                let length = self.number()?;
-                Field::Bytes(self.bytes(length)?)
-            }
-            5 => Field::Four(self.bytes(4)?.try_into().ok()?),
-            _ => return None,
+    for (token, piece) in tokens.iter_mut().zip(model.pieces) {
+        let kind = match piece.kind {
+            PieceKind::Unknown => Kind::Unknown,
+            PieceKind::Control => Kind::Control,
+            PieceKind::Unused => Kind::Unused,
+            PieceKind::Byte => Kind::Byte,
+            PieceKind::Normal | PieceKind::UserDefined => Kind::Normal,
         };
-        Some((key >> 3, field))
+        *token = Token { text: piece.text, score: piece.score, kind };
     }
-}
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<(u64, Field<'a>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field)
-    }
+    Ok(())
 }

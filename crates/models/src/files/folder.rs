@@ -43,17 +43,8 @@ const CONSTANTS: [(&str, f32); 2] = [(".mlp.act_fn.beta", 0.5), (".mlp.act_fn.ep
 /// Files beside the weights that a tuned model keeps.
 const COMPANIONS: [&str; 2] = ["generation_config.json", "preprocessor_config.json"];
 
-/// Those of its tokenizer.
-const TOKENIZER: [&str; 8] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-];
+/// What chat templates are read from, beside the tokenizer's files.
+const TEMPLATE: [&str; 1] = ["chat_template.jinja"];
 
 /// The matrices of a parameter that the files have quantised, in the order of its rows.
 struct PackedNames<'a> {
@@ -603,7 +594,7 @@ impl ModelFolder {
     /// If a file cannot be read or written.
     pub fn copy_companions(&self, writer: &mut FolderWriter) -> Result<(), ModelError> {
         copy(&self.path, &COMPANIONS, writer)?;
-        copy(self.tokenizer_path(), &TOKENIZER, writer)
+        copy_tokenizer(self.tokenizer_path(), writer)
     }
 
     /// Writes a full model folder: weights in `dtype`, the configuration with that dtype, and the companions.
@@ -1015,7 +1006,12 @@ const COMPARED_ROWS: usize = 4096;
 /// If a file cannot be read or written.
 pub fn copy_companions(folder: &Path, writer: &mut FolderWriter) -> Result<(), ModelError> {
     copy(folder, &COMPANIONS, writer)?;
-    copy(folder, &TOKENIZER, writer)
+    copy_tokenizer(folder, writer)
+}
+
+fn copy_tokenizer(folder: &Path, writer: &mut FolderWriter) -> Result<(), ModelError> {
+    copy(folder, &burnish_core::file::TOKENIZER, writer)?;
+    copy(folder, &TEMPLATE, writer)
 }
 
 fn copy(folder: &Path, names: &[&str], writer: &mut FolderWriter) -> Result<(), ModelError> {

@@ -131,10 +131,14 @@ pub(crate) fn token_digest(folder: &Path, options: &PreparationOptions) -> Strin
 
 /// Files of a tokenizer and its templates, whether or not they are there.
 fn token_files(folder: &Path, options: &PreparationOptions) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = FILES.iter().map(|name| folder.join(name)).collect();
+    let of = |folder: &Path| {
+        let names = burnish_core::file::TOKENIZER.into_iter().chain(FILES);
+        names.map(|name| folder.join(name)).collect::<Vec<_>>()
+    };
+    let mut files = of(folder);
     if let Some(path) = &options.chat_template_path {
         files.push(path.clone());
-        files.extend(FILES.iter().map(|name| path.join(name)));
+        files.extend(of(path));
     }
     for folder in std::iter::once(folder).chain(options.chat_template_path.as_deref()) {
         let more =
@@ -169,14 +173,6 @@ pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey
     if dated { key.and(days.to_string()) } else { key }
 }
 
-/// Files of a folder that say how texts become tokens.
-const FILES: [&str; 8] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-    "config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-];
+/// Files of a folder that say how texts become tokens, beside its tokenizer's.
+const FILES: [&str; 4] =
+    ["generation_config.json", "config.json", "chat_template.jinja", "chat_template.json"];

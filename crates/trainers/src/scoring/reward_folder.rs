@@ -70,7 +70,7 @@ impl RewardFolder {
             return Err(TrainError::NoScore { path: path.to_owned() });
         }
         // An adapter's folder has the tokenizer that it was trained with.
-        let tokenizer = if path.join("tokenizer.json").is_file() { path } else { &base };
+        let tokenizer = if burnish_data::Tokenizer::is_in(path) { path } else { &base };
         let rows = prepare_rows(tokenizer, &PreparationOptions::default(), folder.spec().vocab)?;
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());

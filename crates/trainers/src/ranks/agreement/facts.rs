@@ -42,14 +42,10 @@ const FOLDERS: [&str; 7] = [
     "reward_base_model_name_or_path",
     "chat_template_path",
 ];
-/// Files of a model's folder that a run reads, beside its `.safetensors`.
-const READ: [&str; 11] = [
+/// Files of a model's folder that a run reads, beside its tokenizer's and its `.safetensors`.
+const READ: [&str; 7] = [
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     "adapter_config.json",
@@ -99,7 +95,9 @@ impl Facts {
         for entry in std::fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let Some(file) = path.file_name().and_then(|file| file.to_str()) else { continue };
-            let read = READ.contains(&file) || file.ends_with(".safetensors");
+            let read = READ.contains(&file)
+                || burnish_core::file::TOKENIZER.contains(&file)
+                || file.ends_with(".safetensors");
             if read && path.is_file() {
                 files.push((format!("{name}, {file}"), path.clone()));
             }

@@ -27,6 +27,26 @@ fn texts_are_no_longer_than_it_picks() {
     assert!(said.contains("9 tokens exceeds index_topk 8"), "{said}");
 }
 
+/// Qwen of before 1.5 computes longer texts otherwise, where its configuration says so.
+#[test]
+fn texts_are_no_longer_than_those_that_another_rotation_has() {
+    let limit = |change: fn(&mut serde_json::Value)| {
+        let folder = copy("qwen", change);
+        load(folder.path(), &device()).unwrap().decoder.spec().limit()
+    };
+    assert_eq!(limit(|_| {}), Some((48, "seq_length")));
+    assert_eq!(limit(|config| config["use_dynamic_ntk"] = json!(false)), Some((48, "seq_length")));
+    let plain = |config: &mut serde_json::Value| {
+        config["use_dynamic_ntk"] = json!(false);
+        config["use_logn_attn"] = json!(false);
+    };
+    assert_eq!(limit(plain), None);
+    let decoder = load(fixtures().join("qwen"), &device()).unwrap().decoder;
+    let tokens = Tokens::from_sequences(&[vec![3; 49]]);
+    let said = decoder.hidden(&tokens, &decoder.pass(Mode::Score)).err().unwrap().to_string();
+    assert!(said.contains("49 tokens exceeds seq_length 48"), "{said}");
+}
+
 #[test]
 fn the_indexer_stays_as_it_is() {
     let opened = ModelFolder::open(fixtures().join(NAME)).unwrap();

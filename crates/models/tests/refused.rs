@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_models::{ConfigFile, Family, ModelFolder, RopeKind, Spec, load};
+use burnish_models::{ConfigFile, Family, ModelFolder, ModelPlan, RopeKind, Spec, Tuning, load};
+use burnish_peft::LoraConfig;
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -192,6 +193,34 @@ fn architectures_that_are_not_computed() {
     });
     load(far.path(), &device()).unwrap();
     // What changes the computation and is not computed is refused by name.
+    for (name, key, value, said) in [
+        ("chatglm", "position_encoding_2d", json!(true), "`model_type` = chatglm of ChatGLM-6B"),
+        ("chatglm", "add_bias_linear", json!(true), "`add_bias_linear` = true is not supported"),
+        (
+            "chatglm",
+            "multi_query_attention",
+            json!(false),
+            "`multi_query_attention` = false is not supported",
+        ),
+        ("chatglm", "quantization_bit", json!(4), "`quantization_bit` = 4 is not supported"),
+        ("chatglm", "vision_config", json!({}), "`vision_config` = given is not supported"),
+        ("qwen", "visual", json!({}), "`visual` = given is not supported"),
+        ("qwen", "kv_channels", json!(16), "`kv_channels` is 16, expected hidden_size over"),
+        ("qwen", "intermediate_size", json!(87), "`intermediate_size` is 87, expected an even number"),
+        ("baichuan", "rope_scaling", json!({"factor": 2.0}), "`rope_scaling` = {\"factor\":2.0} is not"),
+        ("baichuan", "rope_theta", json!(500.0), "`rope_theta` = 500 is not supported"),
+        ("baichuan2", "z_loss_weight", json!(0.1), "`z_loss_weight` = 0.1 is not supported"),
+        ("baichuan2", "tie_word_embeddings", json!(true), "`tie_word_embeddings` = true is not supported"),
+    ] {
+        let message = error_with(name, key, value);
+        assert!(message.contains(said), "{message}");
+    }
+    let interpolated = copy("chatglm", |config| {
+        config["padded_vocab_size"] = json!(65_024);
+        config["rope_ratio"] = json!(4);
+    });
+    let message = error(interpolated.path());
+    assert!(message.contains("`rope_ratio` = 4 is not supported"), "{message}");
     let message = error_with("nemotron-h-moe", "moe_latent_size", json!(16));
     assert!(message.contains("`moe_latent_size` = 16 is not supported"), "{message}");
     let message = error_with("bamba", "time_step_limit", json!([0.0, 0.5]));
@@ -330,6 +359,36 @@ fn absent_and_null_keys() {
         (10_000.0, &RopeKind::Default, 2048)
     );
     assert_eq!(llama.norm_eps, 1e-6);
+}
+
+/// Sizes and classes tell the Baichuans apart, as their configurations do not.
+#[test]
+fn baichuans_are_told_apart() {
+    let of = |class: &str, hidden: usize, vocab: usize| {
+        let spec = spec(json!({
+            "model_type": "baichuan", "architectures": [class], "hidden_size": hidden, "num_hidden_layers": 1,
+            "num_attention_heads": hidden / 128, "intermediate_size": 8, "vocab_size": vocab,
+        }));
+        (spec.ropes.len(), spec.slopes.len(), spec.unit_head)
+    };
+    assert_eq!(of("BaiChuanForCausalLM", 4096, 64_000), (1, 0, false), "7B");
+    assert_eq!(of("BaichuanForCausalLM", 5120, 64_000), (0, 40, false), "13B");
+    assert_eq!(of("BaichuanForCausalLM", 4096, 125_696), (1, 0, true), "the second 7B");
+    assert_eq!(of("BaichuanForCausalLM", 5120, 125_696), (0, 40, true), "the second 13B");
+}
+
+/// PEFT adapts no head whose rows have length one.
+#[test]
+fn heads_of_unit_rows_have_no_adapters() {
+    let opened = ModelFolder::open(fixtures().join("baichuan2")).unwrap();
+    let planned = |targets: &str| {
+        let config = format!(r#"{{"peft_type": "LORA", "r": 2, "target_modules": {targets}}}"#);
+        let config = LoraConfig::from_json(&config).unwrap();
+        ModelPlan::new(&opened, &Tuning::NewAdapter(&config), Dtype::F32, 0).map(|_| ())
+    };
+    planned(r#"["W_pack"]"#).unwrap();
+    let said = planned(r#"["lm_head"]"#).unwrap_err().to_string();
+    assert!(said.contains("lm_head"), "{said}");
 }
 
 #[test]

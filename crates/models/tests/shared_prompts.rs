@@ -202,7 +202,7 @@ fn balanced(tuning: &Tuning<'_>) -> usize {
 #[test]
 fn adapters_that_drop_out_are_the_same_in_every_family() {
     let config = r#"{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "lora_dropout": 0.2, "init_lora_weights": false,
-        "target_modules": ".*(_proj|embed_tokens|lm_head|embed_out|attention.w.*)"}"#;
+        "target_modules": ".*(_proj|embed_tokens|lm_head|embed_out|attention.w.*|query_key_value)"}"#;
     let config = LoraConfig::from_json(config).unwrap();
     check(&Tuning::NewAdapter(&config), Some(DropoutStep { seed: 4, step: 7 }), false);
 }

@@ -20,7 +20,7 @@ fn part(path: &std::path::Path, world: &World) -> Result<Decoder, ModelError> {
 
 /// Whether ranks would share heads of this fixture's packed matrices unevenly, or a group of them at all.
 pub(crate) fn is_uneven(name: &str, ranks: usize) -> bool {
-    let uneven = ["phi3-window", "gpt-bigcode", "codegen"];
+    let uneven = ["phi3-window", "gpt-bigcode", "codegen", "chatglm"];
     let grouped = ["falcon-new", "falcon-rw-groups", "internlm2"];
     ranks == 3 && (uneven.contains(&name) || ["falcon", "falcon-rw-shared"].contains(&name))
         || ranks > 2 && grouped.contains(&name)

@@ -69,7 +69,10 @@ impl Blueprint {
             let [.., out, input] = shape[..] else { unreachable!("invariant: layers have matrices") };
             ModuleInfo::new(name, kind, out, input)
         };
-        self.layers_mut().into_iter().map(module).collect()
+        // PEFT adapts no head of rows of length one, which is no linear layer.
+        let unit_head = self.spec.unit_head;
+        let adapted = |layer: &Layer| !(unit_head && layer.place == Place::Head);
+        self.layers_mut().into_iter().filter(|(_, layer)| adapted(layer)).map(module).collect()
     }
 
     /// Plans an adapter on this base and adds its parameters. The base stays frozen, except what the configuration

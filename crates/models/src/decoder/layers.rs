@@ -69,7 +69,7 @@ impl Assembly {
     }
 }
 
-/// Norms of adapted weights by the index of their magnitude: made once per pass, which the weights do not outlive.
+/// Norms of adapted weights by the index of their magnitude, and of a head's rows by that of its weight: made once per pass, which the weights do not outlive.
 ///
 /// A pass scores or trains on one set of values: a decoding reuses the norms at every token, a recomputed block in its
 /// backward.
@@ -77,7 +77,7 @@ impl Assembly {
 pub(crate) struct Norms(Arc<Mutex<BTreeMap<usize, AnyTensor>>>);
 
 impl Norms {
-    fn get(
+    pub(crate) fn get(
         &self,
         magnitude: usize,
         make: impl FnOnce() -> Result<AnyTensor, OpsError>,

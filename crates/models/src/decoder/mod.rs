@@ -37,9 +37,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
 use burn::tensor::activation::gelu;
-use burnish_core::Compute;
+use burn::tensor::{FloatDType, Tensor};
+use burnish_core::{Compute, Dtype};
 use burnish_ops::{
     AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError,
     RouterBalance, Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns,
@@ -590,7 +590,17 @@ impl Decoder {
     ) -> Result<Linear, ModelError> {
         let mut read = pass.read_all(&self.head.indices(pass.adapters()))?.into_iter();
         let first = self.shard.own_vocab().start;
-        Ok(self.head.linear(&mut read, &pass.assembly(rows, self.compute), first)?)
+        let assembly = pass.assembly(rows, self.compute);
+        let mut linear = self.head.linear(&mut read, &assembly, first)?;
+        if self.spec.unit_head {
+            let unit = || unit_rows(&linear.weight);
+            // Where nothing trains, texts and tokens of a pass share it.
+            linear.weight = match linear.weight.is_tracked() || pass.training() {
+                true => unit()?,
+                false => assembly.norms.get(self.head.parts.weight, unit)?,
+            };
+        }
+        Ok(linear)
     }
 
     /// Which rows of the output projection [`Self::head`] gives, when the vocabulary is divided.
@@ -669,3 +679,22 @@ fn sinusoids(positions: &[u32], hidden: usize, like: &AnyTensor) -> AnyTensor {
 
 /// [`linears`], or [`burnish_ops::linears_decode`].
 pub(crate) type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Result<AnyTensor, OpsError>;
+
+/// A matrix whose rows have length one.
+fn unit_rows(weight: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let dtype = weight.dtype();
+    let wide = match dtype {
+        Some(Dtype::F32) | None => weight.rank::<2>()?,
+        Some(_) => weight.rank::<2>()?.cast(FloatDType::F32),
+    };
+    let lengths = (wide.clone() * wide.clone()).sum_dim(1).sqrt().clamp_min(SHORTEST_ROW);
+    let unit = wide / lengths;
+    Ok(AnyTensor::new(match dtype {
+        Some(Dtype::Bf16) => unit.cast(FloatDType::BF16),
+        Some(Dtype::F16) => unit.cast(FloatDType::F16),
+        _ => unit,
+    }))
+}
+
+/// What shorter rows are divided by, as PyTorch's `normalize`.
+const SHORTEST_ROW: f32 = 1e-12;

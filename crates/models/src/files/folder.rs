@@ -28,8 +28,9 @@ use crate::{ModelError, Names, Spec};
 const SCORE_WEIGHT: &str = "score.weight";
 
 /// How tensors of files end that no parameter is read from: what older classes of Transformers kept beside parameters.
-const BUFFERS: [&str; 6] = [
+const BUFFERS: [&str; 7] = [
     "rotary_emb.inv_freq",
+    "rotary_pos_emb.inv_freq",
     ".attention.bias",
     ".attention.masked_bias",
     ".attn.bias",
@@ -920,6 +921,9 @@ impl ModelFolder {
         let family = self.spec.family.class();
         // Classes of folders' own code have names of their own.
         let said = self.config.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str);
+        // Baichuan's first turns, and is told by two capitals from the others.
+        let begins = said.and_then(|class| class.get(..family.len()));
+        let family = begins.filter(|own| own.eq_ignore_ascii_case(family)).unwrap_or(family);
         let head = match self.spec.output {
             Output::Score => SCORING,
             Output::Vocabulary if self.spec.part => match said.filter(|class| !class.ends_with(SCORING)) {

@@ -22,6 +22,7 @@ mod olmo;
 mod qwen;
 mod reader;
 mod remote;
+mod remote_chat;
 mod selective_scan;
 
 use cohere_glm::{cohere, cohere_compass, cohere2, glm, glm4};
@@ -57,6 +58,7 @@ use olmo::{olmo, olmo_hybrid, olmo2, olmo3};
 use qwen::{mimo, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::{MOST_WIDTH, Reader};
 use remote::{bailing_moe, bailing_moe_v2, deepseek_v1, nemotron_nas};
+use remote_chat::{baichuan, chatglm, qwen as qwen1};
 use selective_scan::{falcon_mamba, jamba, mamba};
 
 use crate::ModelError;
@@ -248,6 +250,9 @@ static FAMILIES: &[Entry] = &[
     family("bailing_moe", "BailingMoe", bailing_moe),
     family("bailing_moe_v2", "BailingMoeV2", bailing_moe_v2),
     family("nemotron-nas", "DeciLM", nemotron_nas),
+    family("baichuan", "Baichuan", baichuan),
+    Entry { model_type: "chatglm", class: "ChatGLM", head_class: "ForConditionalGeneration", read: chatglm },
+    Entry { model_type: "qwen", class: "QWen", head_class: "LMHeadModel", read: qwen1 },
     family("aria_text", "AriaText", aria_text),
     family("sarvam_mla", "DeepseekV3", sarvam_mla),
     family("sarvam_moe", "Glm4Moe", sarvam_moe),

@@ -531,6 +531,8 @@ pub struct Spec {
     pub logit_scale: f32,
     /// `c * tanh(logit / c)` of logits.
     pub logit_softcap: Option<f32>,
+    /// Whether the head's rows are divided by their lengths (Baichuan 2).
+    pub unit_head: bool,
     /// Whether the head shares the embedding.
     pub tied: bool,
     /// What the head gives.
@@ -577,6 +579,9 @@ pub struct Spec {
     /// Tokens among which an indexer picks those that one sees (DeepSeek sparse attention, arXiv:2512.02556), and no more than which
     /// a text has here: every token then sees all before it; and the key that says how many.
     pub indexed: Option<(usize, &'static str)>,
+    /// Tokens of the longest text that is computed, where longer ones are another function (Qwen before 1.5); and the key that says
+    /// how many.
+    pub bounded: Option<(usize, &'static str)>,
     /// Longest sequence the configuration names, or that is computed if that is shorter.
     pub max_positions: usize,
     /// Standard deviation of a fresh initialisation.
@@ -599,7 +604,7 @@ impl Spec {
     /// The same transformer under a score instead of a vocabulary.
     #[must_use]
     pub fn scoring(self) -> Self {
-        Self { output: Output::Score, tied: false, head_bias: false, ..self }
+        Self { output: Output::Score, tied: false, head_bias: false, unit_head: false, ..self }
     }
 
     /// The head's module name.
@@ -730,7 +735,7 @@ impl Spec {
     #[must_use]
     pub fn limit(&self) -> Option<(usize, &'static str)> {
         let learned = self.positions.map(|learned| (learned.count, "max_position_embeddings"));
-        learned.or(self.indexed)
+        learned.or(self.indexed).or(self.bounded)
     }
 
     /// Whether rotary frequencies change with the length of the sequence.

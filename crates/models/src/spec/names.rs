@@ -1163,6 +1163,31 @@ pub(crate) const EXAONE: Names = Names {
     ..LLAMA
 };
 
+/// Baichuan's.
+pub(crate) const BAICHUAN: Names = Names { qkv: QkvNames::Packed("self_attn.W_pack"), ..LLAMA };
+
+/// ChatGLM's.
+pub(crate) const CHATGLM: Names = Names {
+    embed: "transformer.embedding.word_embeddings",
+    layers: "transformer.encoder.layers",
+    qkv: QkvNames::Packed("self_attention.query_key_value"),
+    o: "self_attention.dense",
+    up: UpNames::Packed("mlp.dense_h_to_4h"),
+    down: "mlp.dense_4h_to_h",
+    norm: "transformer.encoder.final_layernorm",
+    head: "transformer.output_layer",
+    ..LLAMA
+};
+
+/// Those of Qwen before 1.5, whose gates come second.
+pub(crate) const QWEN: Names = Names {
+    qkv: QkvNames::Packed("attn.c_attn"),
+    o: "attn.c_proj",
+    up: UpNames::Gated(["mlp.w2", "mlp.w1"]),
+    down: "mlp.c_proj",
+    ..GPT
+};
+
 /// XGLM's.
 pub(crate) const XGLM: Names = Names {
     embed: "model.embed_tokens",

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.bloom import modeling_bloom
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen2_moe import modeling_qwen2_moe
 
@@ -163,6 +164,86 @@ def recorded(root, index, name, kind, arguments, tensors, config, in_files=same)
     (folder / "config.json").write_text(json.dumps(config(json.loads((folder / "config.json").read_text())), indent=2) + "\n")
 
 
+def in_one(tensors, parts, whole):
+    """Several matrices of one input in one, one after another."""
+    made = dict(tensors)
+    for name in [n for n in made if f".{parts[0]}." in n]:
+        pieces = [made.pop(name.replace(parts[0], part)) for part in parts]
+        made[name.replace(parts[0], whole)] = torch.cat(pieces)
+    return made
+
+
+QKV = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]
+
+
+def baichuan(tensors):
+    return in_one(tensors, QKV, "self_attn.W_pack")
+
+
+def chatglm(tensors):
+    return renamed(in_one(tensors, QKV, "self_attention.query_key_value"), [
+        ("model.embed_tokens", "transformer.embedding.word_embeddings"), ("model.layers", "transformer.encoder.layers"),
+        ("model.norm", "transformer.encoder.final_layernorm"), ("lm_head", "transformer.output_layer"), ("self_attn.o_proj", "self_attention.dense"),
+        ("gate_up_proj", "dense_h_to_4h"), ("down_proj", "dense_4h_to_h")])
+
+
+def of_chatglm(c):
+    keys = dict(num_hidden_layers="num_layers", vocab_size="padded_vocab_size", intermediate_size="ffn_hidden_size", head_dim="kv_channels",
+                num_key_value_heads="multi_query_group_num", max_position_embeddings="seq_length", rms_norm_eps="layernorm_epsilon")
+    unread = ("rope_parameters", "attention_bias", "attention_dropout", "hidden_act", "layer_types", "initializer_range", "pad_token_id")
+    return {keys.get(k, k): v for k, v in c.items() if k not in unread} | dict(
+        model_type="chatglm", architectures=["ChatGLMForConditionalGeneration"], add_bias_linear=False, add_qkv_bias=True, apply_query_key_layer_scaling=True,
+        apply_residual_connection_post_layernorm=False, attention_dropout=0.0, attention_softmax_in_fp32=True, bias_dropout_fusion=True,
+        fp32_residual_connection=False, hidden_dropout=0.0, multi_query_attention=True, original_rope=True, post_layer_norm=True, pre_seq_len=None,
+        prefix_projection=False, quantization_bit=0, rmsnorm=True, rope_ratio=3)
+
+
+def qwen(tensors):
+    return renamed(in_one(tensors, QKV, "attn.c_attn"), [
+        ("model.embed_tokens", "transformer.wte"), ("model.layers", "transformer.h"), ("model.norm", "transformer.ln_f"),
+        ("self_attn.o_proj", "attn.c_proj"), ("gate_proj", "w2"), ("up_proj", "w1"), ("down_proj", "c_proj"), ("input_layernorm", "ln_1"),
+        ("post_attention_layernorm", "ln_2")])
+
+
+def of_qwen_1(c):
+    unread = ("rope_parameters", "rms_norm_eps", "num_key_value_heads", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
+              "hidden_act", "attention_dropout", "pad_token_id", "head_dim")
+    return {k: v for k, v in c.items() if k not in unread} | dict(
+        model_type="qwen", architectures=["QWenLMHeadModel"], intermediate_size=2 * c["intermediate_size"], kv_channels=8, layer_norm_epsilon=1e-6,
+        no_bias=True, rotary_emb_base=500, rotary_pct=1.0, scale_attn_weights=True, seq_length=48, max_position_embeddings=96,
+        use_dynamic_ntk=True, use_logn_attn=True, use_flash_attn="auto", attn_dropout_prob=0.0, emb_dropout_prob=0.0, softmax_in_fp32=False,
+        use_cache_quantization=False, use_cache_kernel=False)
+
+
+class UnitHead(torch.nn.Linear):
+    """A head whose rows have length one."""
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, torch.nn.functional.normalize(self.weight))
+
+
+class Leaning(modeling_llama.LlamaAttention):
+    """Llama's attention with linear biases, by Bloom's own slopes, in place of a rotation."""
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q, k, v = (own(hidden_states).view(shape).transpose(1, 2) for own in (self.q_proj, self.k_proj, self.v_proj))
+        cache = kwargs.get("cache", kwargs.get("past_key_values"))
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx)
+        heads, length = q.shape[1], k.shape[2]
+        biases = modeling_bloom.build_alibi_tensor(torch.ones(1, length), heads, torch.float32).view(1, heads, 1, length)
+        scores = (q @ k.transpose(2, 3)) * self.scaling + biases.to(q.dtype)
+        scores = scores + torch.full(scores.shape[-2:], float("-inf"), dtype=q.dtype).triu(length - q.shape[2] + 1)
+        mixed = scores.softmax(-1) @ v
+        return self.o_proj(mixed.transpose(1, 2).flatten(2)), None
+
+
+def of_baichuan(**more):
+    unread = ("rope_parameters", "num_key_value_heads", "head_dim", "attention_bias", "mlp_bias", "attention_dropout", "pretraining_tp")
+    return lambda c: {k: v for k, v in c.items() if k not in unread} | dict(model_type="baichuan", model_max_length=64) | more
+
+
 def of_minicpm(config):
     keys = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier")
     factors = {key: config.pop(key) for key in keys}
@@ -205,8 +286,31 @@ def main():
                                                            "decoder_sparse_step", "layer_types", "router_aux_loss_coef")}
         | dict(model_type="deepseek", architectures=["DeepseekForCausalLM"], n_routed_experts=6, n_shared_experts=2, first_k_dense_replace=1,
                moe_layer_freq=1, scoring_func="softmax", aux_loss_alpha=0.001, seq_aux=True))
-    modeling_llama.LlamaDecoderLayer = Searched
+    theta = lambda base, **more: dict(rope_parameters={"rope_type": "default", "rope_theta": base, **more})
     families.OLD = ()  # with gradients
+    recorded(root, 907, "chatglm", "glm", SQUARE | dict(
+        attention_bias=True, head_dim=12, pad_token_id=None, rms_norm_eps=1e-5, tie_word_embeddings=False, **theta(30000.0, partial_rotary_factor=0.5)),
+        chatglm, of_chatglm)
+    whole = SQUARE | dict(num_key_value_heads=4, tie_word_embeddings=False)
+    recorded(root, 908, "qwen", "qwen2", whole | dict(pad_token_id=None, **theta(500.0)), qwen, of_qwen_1)
+    recorded(root, 909, "baichuan", "llama", whole, baichuan, of_baichuan(architectures=["BaiChuanForCausalLM"]))
+    usual = modeling_llama.LlamaAttention
+    modeling_llama.LlamaAttention = Leaning
+    # Six heads, whose slopes are of two sequences; logits of unit rows are narrow.
+    recorded(root, 910, "baichuan-alibi", "llama", whole | dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=6), baichuan,
+             of_baichuan(architectures=["BaichuanForCausalLM"]))
+    init = modeling_llama.LlamaForCausalLM.__init__
+
+    def with_unit_head(self, config):
+        init(self, config)
+        self.lm_head = UnitHead(config.hidden_size, config.vocab_size, bias=False)
+        torch.nn.init.normal_(self.lm_head.weight, 0.0, config.initializer_range)
+
+    modeling_llama.LlamaForCausalLM.__init__ = with_unit_head
+    recorded(root, 911, "baichuan2", "llama", whole, baichuan, of_baichuan(architectures=["BaichuanForCausalLM"], z_loss_weight=0))
+    modeling_llama.LlamaForCausalLM.__init__ = init
+    modeling_llama.LlamaAttention = usual
+    modeling_llama.LlamaDecoderLayer = Searched
     attends = dict(n_heads_in_group=2, no_op=False, num_sink_tokens=None, replace_with_linear=False, sparsify=None, unshifted_sink=False,
                    use_prefill_window_in_sink_attention=False, window_length=None)
     feeds = dict(ffn_mult=5.25, no_op=False, replace_with_linear=False, sparsify=None)

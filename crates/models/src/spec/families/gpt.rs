@@ -171,7 +171,7 @@ fn learned(spec: &mut Spec, offset: usize) {
 }
 
 /// Nothing turns.
-fn unturned(spec: &mut Spec) {
+pub(super) fn unturned(spec: &mut Spec) {
     spec.ropes.clear();
     spec.layers.iter_mut().for_each(|layer| layer.rope = None);
 }

@@ -140,6 +140,7 @@ impl Reader<'_> {
             residual_scale: 1.0,
             logit_scale: 1.0,
             logit_softcap: None,
+            unit_head: false,
             tied: config.bool("tie_word_embeddings", defaults.tied)? && output == Output::Vocabulary,
             output,
             part: false,
@@ -162,6 +163,7 @@ impl Reader<'_> {
             layer_scalars: false,
             padding: if defaults.pads { self.padding(defaults.pad_token)? } else { None },
             indexed: None,
+            bounded: None,
             max_positions,
             initializer_range: config.f64("initializer_range")?.unwrap_or(defaults.initializer_range),
         })

@@ -59,6 +59,7 @@ fn what_makes_no_tokenizer_is_said() {
     long.splice(0..0, [10, 0x8b, 0x27, 10, 0x88, 0x27]);
     long.extend([18, 2, 24, 2]);
     let class = br#"{"tokenizer_class": "XLMTokenizer"}"#.to_vec();
+    let glm = br#"{"tokenizer_class": "ChatGLMTokenizer"}"#.to_vec();
     let tekken = |vocab: &str, specials: &str| {
         let config = r#"{"pattern": "a", "default_num_special_tokens": 4}"#;
         format!(r#"{{"config": {config}, "vocab": [{vocab}], "special_tokens": [{specials}]}}"#).into_bytes()
@@ -68,6 +69,7 @@ fn what_makes_no_tokenizer_is_said() {
         ("llama", "tokenizer.model", Vec::new(), "no model of SentencePiece"),
         ("llama", "tokenizer.model", unigram, "is not BPE"),
         ("llama", "tokenizer.model", long, "longer than 4096 bytes"),
+        ("llama", "tokenizer_config.json", glm, "tokens of its own by code"),
         ("gpt2", "tokenizer_config.json", class, "`XLMTokenizer` cuts texts is not known"),
         ("gpt2", "vocab.json", b"[]".to_vec(), "vocab.json"),
         (

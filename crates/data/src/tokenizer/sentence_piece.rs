@@ -35,6 +35,9 @@ const OF_FILE: [&str; 18] = [
     "vipllava",
 ];
 
+/// Classes of folders' code that put tokens into texts which the file does not have.
+const BY_CODE: [&str; 2] = ["ChatGLMTokenizer", "ChatGLM4Tokenizer"];
+
 /// Most bytes of a piece.
 const MOST: usize = 4096;
 
@@ -49,6 +52,14 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     }
     if let Some(at) = model.pieces.iter().position(|piece| piece.text.len() > MOST) {
         return Err(unused(&path, format!("piece {at} is longer than {MOST} bytes")));
+    }
+    if BY_CODE.contains(&said.class()) {
+        let reason = format!(
+            "the class `{}` has tokens of its own by code of the folder; save it once with Transformers, which writes \
+             tokenizer.json, or take the folder in Transformers' format (GLM-4-9B-0414 and later)",
+            said.class()
+        );
+        return Err(unused(&path, reason));
     }
     let parts = match said.class() {
         "GemmaTokenizer" => of_gemma(&model),

@@ -27,6 +27,7 @@ const NAMES: &[&str] = &[
     "metrics.jsonl",
     "model.safetensors",
     "preprocessor_config.json",
+    "qwen.tiktoken",
     "runs",
     "special_tokens_map.json",
     "tekken.json",

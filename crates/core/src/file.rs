@@ -8,7 +8,7 @@ use std::path::Path;
 const LONGEST: u64 = 1 << 30;
 
 /// Files of a model's folder that its tokenizer is made of.
-pub const TOKENIZER: [&str; 8] = [
+pub const TOKENIZER: [&str; 9] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -17,6 +17,7 @@ pub const TOKENIZER: [&str; 8] = [
     "merges.txt",
     "tekken.json",
     "tokenizer.model",
+    "qwen.tiktoken",
 ];
 
 /// Opens a file for reading.

@@ -19,6 +19,7 @@ mod byte_level;
 mod made;
 mod sentence_piece;
 mod tekken;
+mod tiktoken;
 
 use made::{Made, Said};
 
@@ -483,12 +484,12 @@ fn id_list(value: Option<&Value>) -> Vec<u32> {
 /// Of a folder without a tokenizer that is read.
 fn no_tokenizer(folder: &Path) -> DataError {
     let slow: Vec<&str> =
-        ["vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken"]
+        ["vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model"]
             .into_iter()
             .filter(|n| folder.join(n).is_file())
             .collect();
     let mut looked_for =
-        "`tokenizer.json`, `vocab.json` with `merges.txt`, `tekken.json` or `tokenizer.model`".to_owned();
+        "`tokenizer.json`, `vocab.json` with `merges.txt`, `tekken.json`, `tokenizer.model` or `qwen.tiktoken`".to_owned();
     if !slow.is_empty() {
         looked_for += &format!(" (found only `{}`, which is not read)", slow.join("`, `"));
     }

@@ -32,6 +32,52 @@ fn other_files_make_the_tokenizers_of_transformers() {
     }
 }
 
+/// Qwen's ranks give the tokens of merges: what the folder of Qwen2 has, by the ranks of its tokens.
+#[test]
+fn ranks_give_the_tokens_of_merges() {
+    let qwen2 = golden().join("tokenizer_files/qwen2");
+    let merged = Tokenizer::from_folder(&qwen2).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // Bytes of tokens, by what GPT-2 writes each byte as, which the decoder reads; three special ones come first.
+    let bytes = |id: u32| {
+        let token = merged.token(id).unwrap();
+        let mut others = 0x100..;
+        let letters: Vec<char> = (0..=255_u8)
+            .map(|byte| match byte {
+                b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+                _ => char::from_u32(others.next().unwrap()).unwrap(),
+            })
+            .collect();
+        token.chars().map(|c| letters.iter().position(|&own| own == c).unwrap() as u8).collect::<Vec<u8>>()
+    };
+    let lines = (3..340).map(|id| format!("{} {}\n", base64(&bytes(id)), id - 3));
+    fs::write(folder.path().join("qwen.tiktoken"), lines.collect::<String>()).unwrap();
+    let ranked = Tokenizer::from_folder(folder.path()).unwrap();
+    for text in ["The cow says moo.", "\n\nOù est\tla forêt?  x=3*y+1", "你好 e\u{301} don't 12345   "] {
+        let want: Vec<u32> = merged.encode(text, true).unwrap().into_iter().map(|id| id - 3).collect();
+        assert_eq!(ranked.encode(text, true).unwrap(), want, "{text:?}");
+    }
+    let ids = ranked.encode("<|im_start|>a<|im_end|><|extra_0|>", true).unwrap();
+    assert_eq!((ids[0], &ids[2..]), (338, &[339, 340][..]));
+    assert_eq!(ranked.eos_token(), Some("<|endoftext|>"));
+    fs::write(folder.path().join("qwen.tiktoken"), "YQ== 0\nYg== 2\n").unwrap();
+    let said = Tokenizer::from_folder(folder.path()).unwrap_err().to_string();
+    assert!(said.contains("qwen.tiktoken` is not a usable tokenizer: line 2"), "{said}");
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits =
+            three.iter().fold(0_u32, |all, &byte| all << 8 | u32::from(byte)) << (8 * (3 - three.len()));
+        let all = (0..4).map(|at| char::from(letters[(bits >> (18 - 6 * at) & 63) as usize]));
+        text.extend(all.take(three.len() + 1));
+        text.extend(std::iter::repeat_n('=', 3 - three.len()));
+    }
+    text
+}
+
 /// A copy of a folder, changed.
 fn changed(name: &str, change: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ fn of_model(model_type: &str) -> &'static str {
 pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     let (path, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
     let class = if said.class().is_empty() { of_model(said.model_type) } else { said.class() };
-    let Some((class, cut)) = CUTS.iter().find(|(own, _)| *own == class) else {
+    let Some((class, how)) = CUTS.iter().find(|(own, _)| *own == class) else {
         let reason = format!(
             "how the class `{}` cuts texts is not known; known are {}: save it once with Transformers, \
              AutoTokenizer.from_pretrained(...).save_pretrained(...), which writes tokenizer.json",
@@ -52,15 +52,6 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     };
     let merges: Vec<(String, String)> = lines.map(pair).collect::<Result<_, Fault>>()?;
     let prefix = said.flag("add_prefix_space").unwrap_or(false);
-    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": regex});
-    let (normalizer, pre_tokenizer) = match cut {
-        None => (Value::Null, bytes(true)),
-        Some(cut) => {
-            let split =
-                json!({"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": false});
-            (json!({"type": "NFC"}), json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]}))
-        }
-    };
     let end = "<|endoftext|>".to_owned();
     let names: &[&'static str] = match *class {
         "Qwen2Tokenizer" | "Qwen3_5Tokenizer" => &["eos_token", "unk_token", "pad_token"],
@@ -71,14 +62,33 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     Ok(Made {
         path,
         named: named.map(|name| (*name, end.clone())).collect(),
-        parts: Parts {
-            normalizer,
-            pre_tokenizer,
-            post_processor: Value::Null,
-            decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
-            model: Bpe { vocab, merges, ..Bpe::default() },
-            added: Vec::new(),
-            declared_first: false,
-        },
+        parts: cut(*how, prefix, Bpe { vocab, merges, ..Bpe::default() }),
     })
+}
+
+/// A model behind the cuts of Qwen2.
+pub(super) fn cut_as_qwen2(model: Bpe) -> Parts {
+    cut(Some(QWEN2), false, model)
+}
+
+/// A model behind cuts by an expression, or by GPT-2's; whether a text gets a space before it.
+fn cut(how: Option<&str>, prefix: bool, model: Bpe) -> Parts {
+    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": regex});
+    let (normalizer, pre_tokenizer) = match how {
+        None => (Value::Null, bytes(true)),
+        Some(how) => {
+            let split =
+                json!({"type": "Split", "pattern": {"Regex": how}, "behavior": "Isolated", "invert": false});
+            (json!({"type": "NFC"}), json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]}))
+        }
+    };
+    Parts {
+        normalizer,
+        pre_tokenizer,
+        post_processor: Value::Null,
+        decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+        model,
+        added: Vec::new(),
+        declared_first: false,
+    }
 }

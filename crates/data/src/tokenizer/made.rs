@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::error::DataError;
-use crate::tokenizer::{byte_level, sentence_piece, tekken};
+use crate::tokenizer::{byte_level, sentence_piece, tekken, tiktoken};
 
 /// What the files of a tokenizer say of it beside its vocabulary.
 pub(super) struct Said<'a> {
@@ -75,10 +75,11 @@ pub(super) struct Bpe {
 type Make = fn(&Path, &Said<'_>) -> Result<Made, Fault>;
 
 /// What is made of which files, the first that are there.
-const MAKES: [(&[&str], Make); 3] = [
+const MAKES: [(&[&str], Make); 4] = [
     (&["vocab.json", "merges.txt"], byte_level::made),
     (&["tekken.json"], tekken::made),
     (&["tokenizer.model"], sentence_piece::made),
+    (&["qwen.tiktoken"], tiktoken::made),
 ];
 
 impl Made {

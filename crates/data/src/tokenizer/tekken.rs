@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::tokenizer::made::{Bpe, Fault, Made, Parts, Said, read, unused};
 
@@ -85,6 +85,27 @@ pub(super) fn made(folder: &Path, _said: &Said<'_>) -> Result<Made, Fault> {
         let bytes = STANDARD.decode(&token.token_bytes).ok().filter(|bytes| bytes.len() <= MOST.0);
         tokens.push(bytes.ok_or_else(|| bad(format!("token {rank} has no bytes, or more than {}", MOST.0)))?);
     }
+    let mut model = by_ranks(&tokens, count);
+    model.vocab.extend(specials.iter().enumerate().map(|(at, text)| (text.clone(), Value::from(at))));
+    let split = json!({
+        "type": "Split", "pattern": {"Regex": tekken.config.pattern}, "behavior": "Isolated", "invert": false
+    });
+    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": regex});
+    let parts = Parts {
+        normalizer: Value::Null,
+        pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]}),
+        post_processor: bytes(true),
+        decoder: bytes(true),
+        model,
+        added: specials.into_iter().map(|text| (text, true)).collect(),
+        declared_first: false,
+    };
+    Ok(Made { path, parts, named: Vec::new() })
+}
+
+/// Byte-level BPE of tokens by their ranks, the first of which has the id `first`: what is a token is made of two at every place
+/// where both are tokens, those of lower rank first.
+pub(super) fn by_ranks(tokens: &[Vec<u8>], first: usize) -> Bpe {
     let ranks: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, bytes)| (&bytes[..], rank)).collect();
     let mut merges = Vec::new();
@@ -97,24 +118,12 @@ pub(super) fn made(folder: &Path, _said: &Said<'_>) -> Result<Made, Fault> {
     merges.sort_unstable();
     let letters = byte_letters();
     let text = |rank: usize| tokens[rank].iter().map(|&byte| letters[usize::from(byte)]).collect::<String>();
-    let mut vocab: Map<String, Value> =
-        ranks.values().map(|&rank| (text(rank), Value::from(rank + count))).collect();
-    vocab.extend(specials.iter().enumerate().map(|(at, text)| (text.clone(), Value::from(at))));
-    let split = json!({
-        "type": "Split", "pattern": {"Regex": tekken.config.pattern}, "behavior": "Isolated", "invert": false
-    });
-    let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": regex});
-    let merges = merges.into_iter().map(|(_, a, b)| (text(a), text(b))).collect();
-    let parts = Parts {
-        normalizer: Value::Null,
-        pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]}),
-        post_processor: bytes(true),
-        decoder: bytes(true),
-        model: Bpe { vocab, merges, ignore_merges: true, ..Bpe::default() },
-        added: specials.into_iter().map(|text| (text, true)).collect(),
-        declared_first: false,
-    };
-    Ok(Made { path, parts, named: Vec::new() })
+    Bpe {
+        vocab: ranks.values().map(|&rank| (text(rank), Value::from(rank + first))).collect(),
+        merges: merges.into_iter().map(|(_, a, b)| (text(a), text(b))).collect(),
+        ignore_merges: true,
+        ..Bpe::default()
+    }
 }
 
 /// The letter that stands for each byte in the tokens of byte-level BPE (GPT-2).

@@ -15,9 +15,19 @@ use crate::recordings::{device, fixtures};
 type Found = (f32, BTreeMap<String, Vec<f32>>);
 
 fn pass(model: &str, config: Option<&LoraConfig>, compute: Compute, recompute: bool) -> Found {
+    pass_in(Dtype::F32, model, config, compute, recompute)
+}
+
+fn pass_in(
+    trained: Dtype,
+    model: &str,
+    config: Option<&LoraConfig>,
+    compute: Compute,
+    recompute: bool,
+) -> Found {
     let folder = ModelFolder::open(fixtures().join(model)).unwrap();
     let tuning = config.map_or(Tuning::Full, Tuning::NewAdapter);
-    let planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 7).unwrap().computing(compute);
+    let planned = ModelPlan::new(&folder, &tuning, trained, 7).unwrap().computing(compute);
     let (model, held) = planned.resident(&device()).unwrap();
     let decoder = model.decoder;
     let sequence = |seed: u32, n: u32| (0..n).map(|i| (7 * i * i + 3 * i + seed) % 40).collect::<Vec<u32>>();
@@ -94,5 +104,18 @@ fn recomputing_changes_no_bit_of_bf16_products() {
     for model in ["llama", "gemma2"] {
         let (kept, again) = (pass(model, None, Compute::Bf16, false), pass(model, None, Compute::Bf16, true));
         assert!(kept == again, "{model}");
+    }
+}
+
+/// Rows of length one are made of what is stored, and gradients go back through that.
+#[test]
+fn heads_of_unit_rows_train_in_bf16() {
+    let (want, theirs) = pass("baichuan2", None, Compute::Fp32, false);
+    let (got, ours) = pass_in(Dtype::Bf16, "baichuan2", None, Compute::Fp32, false);
+    assert!((want - got).abs() < 1e-2 * want, "loss {got}, in fp32 {want}");
+    for name in ["lm_head.weight", "model.embed_tokens.weight"] {
+        let (a, b) = (&theirs[name], &ours[name]);
+        let found = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+        assert!(found >= 0.99, "{name}: cosine {found}");
     }
 }

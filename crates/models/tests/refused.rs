@@ -391,6 +391,19 @@ fn heads_of_unit_rows_have_no_adapters() {
     assert!(said.contains("lm_head"), "{said}");
 }
 
+/// Published folders of ChatGLM have a buffer that nothing reads.
+#[test]
+fn frequencies_of_rotations_are_passed_by() {
+    let folder = reweighted("chatglm", |w| {
+        let name = "transformer.rotary_pos_emb.inv_freq".to_owned();
+        w.push((name, HostTensor::zeros(Dtype::F32, &[3])));
+    });
+    let rows = [vec![3, 1, 4]];
+    let got = crate::recordings::logits(&load(folder.path(), &device()).unwrap().decoder, &rows);
+    let wanted = load(fixtures().join("chatglm"), &device()).unwrap();
+    assert_eq!(got, crate::recordings::logits(&wanted.decoder, &rows));
+}
+
 #[test]
 fn folders_of_the_bare_transformer_load() {
     // Saved from the model class without a head: names lack `model.`, and the head is tied.

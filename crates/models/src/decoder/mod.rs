@@ -594,8 +594,8 @@ impl Decoder {
         let mut linear = self.head.linear(&mut read, &assembly, first)?;
         if self.spec.unit_head {
             let unit = || unit_rows(&linear.weight);
-            // Where nothing trains, texts and tokens of a pass share it.
-            linear.weight = match linear.weight.is_tracked() || pass.training() {
+            // Where it does not train, texts and tokens of a pass share it.
+            linear.weight = match linear.weight.is_tracked() {
                 true => unit()?,
                 false => assembly.norms.get(self.head.parts.weight, unit)?,
             };

@@ -239,7 +239,7 @@ pub(super) const fn of(code: ErrorCode) -> Page {
         ),
         ErrorCode::BadTokenizer => page(
             "The tokenizer is missing or cannot be used",
-            "burnish reads `tokenizer.json`, or makes it as Transformers does of `vocab.json` with `merges.txt`, of `tekken.json`, or of SentencePiece's BPE in `tokenizer.model`; and it needs the token that ends a text.",
+            "burnish reads `tokenizer.json`, or makes it as Transformers does of `vocab.json` with `merges.txt`, of `tekken.json`, of `qwen.tiktoken`, or of SentencePiece's BPE in `tokenizer.model`; and it needs the token that ends a text.",
             "Save the tokenizer with Transformers' `save_pretrained` beside the model; name the ending token with \
              `--eos_token`. `burnish inspect FOLDER` shows what was found.",
         ),

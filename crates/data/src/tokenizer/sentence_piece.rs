@@ -216,7 +216,7 @@ fn vocabulary(model: &SentencePiece) -> Map<String, Value> {
 }
 
 /// The two parts that a text is made of, both of them pieces, the shortest first part first.
-fn halves<'a>(text: &'a str, is_piece: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn halves(text: &str, is_piece: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
     let at = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
     at.filter(move |(a, b)| is_piece(a) && is_piece(b))
 }

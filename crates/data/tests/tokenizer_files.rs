@@ -110,11 +110,13 @@ fn what_makes_no_tokenizer_is_said() {
         let config = r#"{"pattern": "a", "default_num_special_tokens": 4}"#;
         format!(r#"{{"config": {config}, "vocab": [{vocab}], "special_tokens": [{specials}]}}"#).into_bytes()
     };
+    let thousands = format!(r#"{{"token_bytes": "{}"}}"#, "YWFh".repeat(1000));
+    let many = vec![&thousands[..]; 70].join(",");
     for (name, file, bytes, why) in [
         ("llama", "tokenizer.model", b"{}".to_vec(), "no model of SentencePiece"),
         ("llama", "tokenizer.model", Vec::new(), "no model of SentencePiece"),
         ("llama", "tokenizer.model", unigram, "is not BPE"),
-        ("llama", "tokenizer.model", long, "longer than 4096 bytes"),
+        ("llama", "tokenizer.model", long, "token 0 has 5000 bytes"),
         ("llama", "tokenizer_config.json", glm, "tokens of its own by code"),
         ("gpt2", "tokenizer_config.json", class, "`XLMTokenizer` cuts texts is not known"),
         ("gpt2", "vocab.json", b"[]".to_vec(), "vocab.json"),
@@ -127,7 +129,8 @@ fn what_makes_no_tokenizer_is_said() {
         ("gpt2", "merges.txt", b"no such tokens".to_vec(), "merges.txt"),
         ("gpt2", "merges.txt", b"no such\n".to_vec(), "not a usable tokenizer"),
         ("tekken", "tekken.json", b"{}".to_vec(), "tekken.json"),
-        ("tekken", "tekken.json", tekken(r#"{"token_bytes": "!"}"#, ""), "token 0 has no bytes"),
+        ("tekken", "tekken.json", tekken(r#"{"token_bytes": "!"}"#, ""), "token 0 is not in base64"),
+        ("tekken", "tekken.json", tekken(&many, ""), "longer than those of any vocabulary"),
         ("tekken", "tekken.json", tekken("", r#"{"rank": 1, "token_str": "a"}"#), "ranks from 0 on"),
     ] {
         let said = changed(name, put(file, bytes));

@@ -217,6 +217,26 @@ pub(super) enum Fault {
     Used(PathBuf, String),
 }
 
+/// That tokens of so many bytes are merged in bounded time and memory, both of which grow with the squares.
+pub(super) fn bounded(path: &Path, lengths: impl Iterator<Item = usize>) -> Result<(), Fault> {
+    /// Most bytes of a token, and most of all their squares: hundreds of times those of large vocabularies.
+    const MOST: (usize, usize) = (4096, 1 << 29);
+    let mut squares = 0_usize;
+    for (at, length) in lengths.enumerate() {
+        squares = squares.saturating_add(length.saturating_mul(length));
+        if length > MOST.0 {
+            return Err(unused(path, format!("token {at} has {length} bytes, expected at most {}", MOST.0)));
+        }
+        if squares > MOST.1 {
+            return Err(unused(
+                path,
+                format!("its tokens are longer than those of any vocabulary, from token {at} on"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Reads a file whole.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     burnish_core::file::read_json(path).map_err(|source| Fault::Read(path.to_path_buf(), source))

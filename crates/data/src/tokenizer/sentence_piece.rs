@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use burnish_core::{PieceKind, SentencePiece};
 use serde_json::{Map, Value, json};
 
-use crate::tokenizer::made::{Bpe, Fault, Made, Parts, Said, read, unused};
+use crate::tokenizer::made::{Bpe, Fault, Made, Parts, Said, bounded, read, unused};
 
 /// What SentencePiece writes spaces as.
 const SPACE: &str = "\u{2581}";
@@ -38,9 +38,6 @@ const OF_FILE: [&str; 18] = [
 /// Classes of folders' code that put tokens into texts which the file does not have.
 const BY_CODE: [&str; 2] = ["ChatGLMTokenizer", "ChatGLM4Tokenizer"];
 
-/// Most bytes of a piece.
-const MOST: usize = 4096;
-
 pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     let path = folder.join("tokenizer.model");
     let model = SentencePiece::parse(&read(&path)?)
@@ -50,9 +47,7 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
                       which writes tokenizer.json";
         return Err(unused(&path, reason));
     }
-    if let Some(at) = model.pieces.iter().position(|piece| piece.text.len() > MOST) {
-        return Err(unused(&path, format!("piece {at} is longer than {MOST} bytes")));
-    }
+    bounded(&path, model.pieces.iter().map(|piece| piece.text.len()))?;
     if BY_CODE.contains(&said.class()) {
         let reason = format!(
             "the class `{}` has tokens of its own by code of the folder; save it once with Transformers, which writes \

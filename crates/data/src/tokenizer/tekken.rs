@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::tokenizer::made::{Bpe, Fault, Made, Parts, Said, read, unused};
+use crate::tokenizer::made::{Bpe, Fault, Made, Parts, Said, bounded, read, unused};
 
 #[derive(Deserialize)]
 struct Tekken {
@@ -59,8 +59,8 @@ const SPECIALS: [&str; 20] = [
     "[TOOL_CONTENT]",
 ];
 
-/// Most bytes of a token, and most special tokens.
-const MOST: (usize, usize) = (4096, 1 << 16);
+/// Most special tokens.
+const MOST: usize = 1 << 16;
 
 pub(super) fn made(folder: &Path, _said: &Said<'_>) -> Result<Made, Fault> {
     let path = folder.join("tekken.json");
@@ -73,18 +73,19 @@ pub(super) fn made(folder: &Path, _said: &Said<'_>) -> Result<Made, Fault> {
     let mut specials: Vec<Special> = tekken.special_tokens.unwrap_or_else(usual);
     specials.sort_by_key(|special| special.rank);
     let count = tekken.config.default_num_special_tokens.unwrap_or(specials.len()).max(specials.len());
-    if count > MOST.1 || specials.iter().enumerate().any(|(at, special)| at != special.rank) {
+    if count > MOST || specials.iter().enumerate().any(|(at, special)| at != special.rank) {
         return Err(bad(format!("its {count} special tokens do not have the ranks from 0 on")));
     }
     let filled =
         |at: usize| specials.get(at).map_or_else(|| format!("<SPECIAL_{at}>"), |own| own.token_str.clone());
     let specials: Vec<String> = (0..count).map(filled).collect();
     let most = tekken.config.default_vocab_size.map_or(usize::MAX, |size| size.saturating_sub(count));
-    let mut tokens: Vec<Vec<u8>> = Vec::new();
-    for (rank, token) in tekken.vocab.iter().take(most).enumerate() {
-        let bytes = STANDARD.decode(&token.token_bytes).ok().filter(|bytes| bytes.len() <= MOST.0);
-        tokens.push(bytes.ok_or_else(|| bad(format!("token {rank} has no bytes, or more than {}", MOST.0)))?);
-    }
+    let token = |(rank, token): (usize, &Token)| {
+        STANDARD.decode(&token.token_bytes).map_err(|_| bad(format!("token {rank} is not in base64")))
+    };
+    let tokens: Vec<Vec<u8>> =
+        tekken.vocab.iter().take(most).enumerate().map(token).collect::<Result<_, Fault>>()?;
+    bounded(&path, tokens.iter().map(Vec::len))?;
     let mut model = by_ranks(&tokens, count);
     model.vocab.extend(specials.iter().enumerate().map(|(at, text)| (text.clone(), Value::from(at))));
     let split = json!({

@@ -7,11 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::tokenizer::byte_level::cut_as_qwen2;
-use crate::tokenizer::made::{Fault, Made, Said, read, unused};
+use crate::tokenizer::made::{Fault, Made, Said, bounded, read, unused};
 use crate::tokenizer::tekken::by_ranks;
 
-/// Most bytes of a token.
-const MOST: usize = 4096;
 /// Special tokens behind the ranks, and how many `<|extra_N|>` follow them.
 const SPECIALS: ([&str; 3], usize) = (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], 205);
 
@@ -20,7 +18,7 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
     let text = String::from_utf8(read(&path)?).map_err(|_| unused(&path, "it is no UTF-8"))?;
     let token = |(at, line): (usize, &str)| {
         let (token, rank) = line.trim_end().split_once(' ')?;
-        let bytes = STANDARD.decode(token).ok().filter(|bytes| bytes.len() <= MOST)?;
+        let bytes = STANDARD.decode(token).ok()?;
         (rank.parse() == Ok(at)).then_some(bytes)
     };
     let line = |line: (usize, &str)| {
@@ -29,6 +27,7 @@ pub(super) fn made(folder: &Path, said: &Said<'_>) -> Result<Made, Fault> {
         })
     };
     let tokens: Vec<Vec<u8>> = text.lines().enumerate().map(line).collect::<Result<_, Fault>>()?;
+    bounded(&path, tokens.iter().map(Vec::len))?;
     let mut model = by_ranks(&tokens, 0);
     let extra = (0..SPECIALS.1).map(|at| format!("<|extra_{at}|>"));
     let specials: Vec<String> = SPECIALS.0.iter().map(|text| (*text).to_owned()).chain(extra).collect();

@@ -109,10 +109,8 @@ impl Tokenizer {
         add_tokens(&mut inner, config)?;
         let mut named = Vec::new();
         for name in NAMED {
-            let token =
-                (config.get(name).and_then(token_text)).or_else(|| legacy.get(name).and_then(token_text));
             let of_class = || of_class.iter().find(|(own, _)| *own == name).map(|(_, text)| text.clone());
-            if let Some(token) = token.or_else(of_class) {
+            if let Some(token) = named_token(config, legacy, name).or_else(of_class) {
                 named.push((name.to_owned(), token));
             }
         }
@@ -496,15 +494,12 @@ fn no_tokenizer(folder: &Path) -> DataError {
     DataError::NoTokenizer { folder: folder.to_path_buf(), looked_for }
 }
 
-/// Adds the tokens that `tokenizer_config.json` declares and `tokenizer.json` lacks.
-fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Map<String, Value>) -> Result<(), String> {
+/// The tokens that `tokenizer_config.json` declares, by their ids.
+fn declared_tokens(config: &Map<String, Value>) -> Vec<(u64, AddedToken)> {
     let mut tokens: Vec<(u64, AddedToken)> = Vec::new();
     if let Some(Value::Object(declared)) = config.get("added_tokens_decoder") {
         for (id, value) in declared {
             let Some(text) = token_text(value) else { continue };
-            if inner.token_to_id(&text).is_some() {
-                continue;
-            }
             let flag = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or(false);
             let token = AddedToken::from(text, flag("special"))
                 .single_word(flag("single_word"))
@@ -515,7 +510,20 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Map<String, Value>) ->
         }
     }
     tokens.sort_by_key(|(id, _)| *id);
-    inner.add_tokens(tokens.into_iter().map(|(_, t)| t)).map_err(|e| e.to_string())?;
+    tokens
+}
+
+/// The text of a named token by `tokenizer_config.json`, else by `special_tokens_map.json`.
+fn named_token(config: &Map<String, Value>, legacy: &Map<String, Value>, name: &str) -> Option<String> {
+    [config, legacy].into_iter().find_map(|all| all.get(name).and_then(token_text))
+}
+
+/// Adds the tokens that `tokenizer_config.json` declares and `tokenizer.json` lacks.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Map<String, Value>) -> Result<(), String> {
+    let lacking = declared_tokens(config).into_iter().map(|(_, token)| token);
+    let lacking: Vec<AddedToken> =
+        lacking.filter(|token| inner.token_to_id(&token.content).is_none()).collect();
+    inner.add_tokens(lacking).map_err(|e| e.to_string())?;
     let lists = ["extra_special_tokens", "additional_special_tokens"];
     let extra = lists.iter().filter_map(|k| config.get(*k).and_then(Value::as_array)).flatten();
     let extra: Vec<AddedToken> = extra

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use tokenizers::AddedToken;
 
 use crate::error::DataError;
 use crate::tokenizer::{byte_level, sentence_piece, tekken, tiktoken};
@@ -33,7 +34,7 @@ impl Said<'_> {
 
     /// The text of a named token.
     pub(super) fn named(&self, name: &str) -> Option<String> {
-        [self.config, self.legacy].into_iter().find_map(|all| all.get(name).and_then(super::token_text))
+        super::named_token(self.config, self.legacy, name)
     }
 }
 
@@ -106,19 +107,19 @@ impl Made {
     }
 
     /// Calls places of the vocabulary by the tokens that the folder has there.
-    fn rename(&mut self, declared: &[(u64, Declared)]) {
+    fn rename(&mut self, declared: &[(u64, AddedToken)]) {
         let vocab = &mut self.parts.model.vocab;
         let by_id: HashMap<u64, String> =
             vocab.iter().filter_map(|(text, id)| Some((id.as_u64()?, text.clone()))).collect();
         for (id, token) in declared {
-            let Some(text) = by_id.get(id).filter(|_| !vocab.contains_key(&token.text)) else { continue };
+            let Some(text) = by_id.get(id).filter(|_| !vocab.contains_key(&token.content)) else { continue };
             vocab.remove(text);
-            vocab.insert(token.text.clone(), Value::from(*id));
+            vocab.insert(token.content.clone(), Value::from(*id));
             self.parts
                 .added
                 .iter_mut()
                 .filter(|(own, _)| own == text)
-                .for_each(|own| own.0.clone_from(&token.text));
+                .for_each(|own| own.0.clone_from(&token.content));
         }
     }
 
@@ -130,20 +131,20 @@ impl Made {
         let mut next = self.parts.model.vocab.values().filter_map(Value::as_u64).max().map_or(0, |id| id + 1);
         self.rename(&declared);
         let vocab = &self.parts.model.vocab;
-        let mut push = |token: Declared| {
-            if !seen.insert(token.text.clone()) {
+        let mut push = |token: AddedToken| {
+            if !seen.insert(token.content.clone()) {
                 return;
             }
-            let id = vocab.get(&token.text).and_then(Value::as_u64).unwrap_or_else(|| {
+            let id = vocab.get(&token.content).and_then(Value::as_u64).unwrap_or_else(|| {
                 next += 1;
                 next - 1
             });
             added.push(json!({
-                "id": id, "content": token.text, "single_word": token.single_word, "lstrip": token.lstrip,
+                "id": id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip,
                 "rstrip": token.rstrip, "normalized": token.normalized && !first, "special": token.special,
             }));
         };
-        let plain = |text: String, special: bool| Declared { text, special, ..Declared::default() };
+        let plain = |text: String, special: bool| AddedToken::from(text, special).normalized(false);
         let named: Vec<String> = super::NAMED
             .iter()
             .filter_map(|name| {
@@ -152,7 +153,7 @@ impl Made {
             })
             .collect();
         let (known, others): (Vec<_>, Vec<_>) =
-            declared.into_iter().partition(|(_, t)| vocab.contains_key(&t.text));
+            declared.into_iter().partition(|(_, t)| vocab.contains_key(&t.content));
         known.into_iter().for_each(|(_, token)| push(token));
         self.parts.added.iter().for_each(|(text, special)| push(plain(text.clone(), *special)));
         others.into_iter().for_each(|(_, token)| push(token));
@@ -174,39 +175,17 @@ impl Made {
     }
 }
 
-/// A token that the folder's files add to the vocabulary.
-#[derive(Default)]
-struct Declared {
-    text: String,
-    special: bool,
-    single_word: bool,
-    lstrip: bool,
-    rstrip: bool,
-    normalized: bool,
-}
-
-/// Those of `tokenizer_config.json`, else of `added_tokens.json`, by their ids.
-fn declared(said: &Said<'_>) -> Vec<(u64, Declared)> {
-    let mut all: Vec<(u64, Declared)> = Vec::new();
-    if let Some(Value::Object(tokens)) = said.config.get("added_tokens_decoder") {
-        for (id, value) in tokens {
-            let (Ok(id), Some(text)) = (id.parse(), super::token_text(value)) else { continue };
-            let flag = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or(false);
-            let [special, single_word, lstrip, rstrip, normalized] =
-                ["special", "single_word", "lstrip", "rstrip", "normalized"].map(flag);
-            all.push((id, Declared { text, special, single_word, lstrip, rstrip, normalized }));
-        }
-    } else {
-        let special: Vec<String> = super::NAMED.iter().filter_map(|name| said.named(name)).collect();
-        for (text, id) in said.added {
-            let Some(id) = id.as_u64() else { continue };
-            let special = special.contains(text);
-            all.push((
-                id,
-                Declared { text: text.clone(), special, normalized: !special, ..Declared::default() },
-            ));
-        }
+/// Tokens that the folder's files add to the vocabulary: those of `tokenizer_config.json`, else of `added_tokens.json`, by their
+/// ids.
+fn declared(said: &Said<'_>) -> Vec<(u64, AddedToken)> {
+    if said.config.get("added_tokens_decoder").is_some_and(Value::is_object) {
+        return super::declared_tokens(said.config);
     }
+    let special: Vec<String> = super::NAMED.iter().filter_map(|name| said.named(name)).collect();
+    let token = |(text, id): (&String, &Value)| {
+        Some((id.as_u64()?, AddedToken::from(text.clone(), special.contains(text))))
+    };
+    let mut all: Vec<(u64, AddedToken)> = said.added.iter().filter_map(token).collect();
     all.sort_by_key(|(id, _)| *id);
     all
 }

@@ -209,14 +209,9 @@ fn combine(parts: &[Vec<f32>], rows: &[u32], chosen: &[u32], each: usize, width:
     sums
 }
 
-/// A clamped gate's value, and its slopes in gate and up: at the bounds they pass, as PyTorch's clamp has it.
-fn clamped(gate: f32, up: f32, alpha: f32, limit: f32) -> (f32, [f32; 2]) {
-    let (g, u) = (gate.min(limit), up.clamp(-limit, limit));
-    let s = 1.0 / (1.0 + (-alpha * g).exp());
-    let value = g * s;
-    let of_gate = if gate <= limit { (u + 1.0) * (s + alpha * value * (1.0 - s)) } else { 0.0 };
-    let of_up = if (-limit..=limit).contains(&up) { value } else { 0.0 };
-    (value * (u + 1.0), [of_gate, of_up])
+/// Where element `i` of a row has its gate and its up, of clamped gates.
+fn columns(gate: ExpertGate, inner: usize, i: usize) -> [usize; 2] {
+    if matches!(gate, ExpertGate::Clamped { .. }) { [2 * i, 2 * i + 1] } else { [i, inner + i] }
 }
 
 /// What stands between the layers, of `rows` rows `[2 * inner]`, or `[inner]` without gates.
@@ -241,17 +236,12 @@ fn activate(gate: ExpertGate, rows: usize, inner: usize, x: &[f32]) -> Vec<f32> 
                 );
             }
         }
-        ExpertGate::Clamped { alpha, limit } => {
-            for (to, pair) in out.iter_mut().zip(x.chunks_exact(2)) {
-                let (g, u) = (pair[0].min(limit), pair[1].clamp(-limit, limit));
-                *to = g / (1.0 + (-alpha * g).exp()) * (u + 1.0);
-            }
-        }
-        ExpertGate::ClampedHalves { alpha, limit } => {
+        ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
             for (to, row) in out.chunks_exact_mut(inner).zip(x.chunks_exact(2 * inner)) {
-                let (gates, ups) = row.split_at(inner);
-                for ((to, &gate), &up) in to.iter_mut().zip(gates).zip(ups) {
-                    *to = clamped(gate, up, alpha, limit).0;
+                for (i, to) in to.iter_mut().enumerate() {
+                    let [g, u] = columns(gate, inner, i);
+                    let (g, u) = (row[g].min(limit), row[u].clamp(-limit, limit));
+                    *to = g / (1.0 + (-alpha * g).exp()) * (u + 1.0);
                 }
             }
         }
@@ -291,28 +281,22 @@ fn activate_backward(
                 );
             }
         }
-        ExpertGate::Clamped { alpha, limit } => {
-            let pairs = x.chunks_exact(2).zip(dx.chunks_exact_mut(2));
-            for ((pair, to), (out, d)) in pairs.zip(out.iter_mut().zip(d)) {
-                let (g, u) = (pair[0].min(limit), pair[1].clamp(-limit, limit));
-                let s = 1.0 / (1.0 + (-alpha * g).exp());
-                let value = g * s;
-                *out = value * (u + 1.0);
-                // At the bound the gradient passes, as PyTorch's clamp has it.
-                if pair[0] <= limit {
-                    to[0] = d * (u + 1.0) * (s + alpha * value * (1.0 - s));
-                }
-                if (-limit..=limit).contains(&pair[1]) {
-                    to[1] = d * value;
-                }
-            }
-        }
-        ExpertGate::ClampedHalves { alpha, limit } => {
+        ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
             let rows = x.chunks_exact(2 * inner).zip(dx.chunks_exact_mut(2 * inner));
             for ((row, to), (out, d)) in rows.zip(out.chunks_exact_mut(inner).zip(d.chunks_exact(inner))) {
-                for i in 0..inner {
-                    let (value, [of_gate, of_up]) = clamped(row[i], row[inner + i], alpha, limit);
-                    (out[i], to[i], to[inner + i]) = (value, d[i] * of_gate, d[i] * of_up);
+                for (i, (out, d)) in out.iter_mut().zip(d).enumerate() {
+                    let [at_g, at_u] = columns(gate, inner, i);
+                    let (g, u) = (row[at_g].min(limit), row[at_u].clamp(-limit, limit));
+                    let s = 1.0 / (1.0 + (-alpha * g).exp());
+                    let value = g * s;
+                    *out = value * (u + 1.0);
+                    // At the bound the gradient passes, as PyTorch's clamp has it.
+                    if row[at_g] <= limit {
+                        to[at_g] = d * (u + 1.0) * (s + alpha * value * (1.0 - s));
+                    }
+                    if (-limit..=limit).contains(&row[at_u]) {
+                        to[at_u] = d * value;
+                    }
                 }
             }
         }

@@ -58,51 +58,27 @@ pub fn expert_gate(client: &Client, x: &Buffer, inner: usize, of: ExpertGate, dt
     match of {
         ExpertGate::Halves(activation) => gate(client, x, inner, Gate { activation, gated: true }, dtype),
         ExpertGate::Plain(activation) => gate(client, x, inner, Gate { activation, gated: false }, dtype),
-        ExpertGate::Clamped { alpha, limit } => clamped(client, x, inner, alpha, limit, dtype),
-        ExpertGate::ClampedHalves { alpha, limit } => clamped_halves(client, x, inner, alpha, limit, dtype),
+        ExpertGate::Clamped { alpha, limit } => clamped(client, x, inner, (alpha, limit, false), dtype),
+        ExpertGate::ClampedHalves { alpha, limit } => clamped(client, x, inner, (alpha, limit, true), dtype),
     }
 }
 
-fn clamped(client: &Client, x: &Buffer, inner: usize, alpha: f32, limit: f32, dtype: FloatType) -> Buffer {
-    let width = 2 * inner;
-    assert!(inner > 0 && x.len.is_multiple_of(width), "invariant: x is rows of {width}");
-    let y = Buffer::empty(client, x.len / 2, dtype);
-    if y.len > 0 {
-        // Turns go on from a row to the next.
-        let size = size_of(y.len, &[x], &[dtype]);
-        let (count, dim) = elements::launch(client, y.len / size);
-        clamped_forward::launch(
-            client,
-            count,
-            dim,
-            address(&[x]),
-            size,
-            x.arg(size),
-            y.arg(size),
-            alpha,
-            limit,
-            x.dtype.elem(),
-            dtype.elem(),
-        );
-    }
-    y
-}
-
-fn clamped_halves(
+/// A clamped gate's value, of gates and ups by turns, or of `halves`: gates, then ups.
+fn clamped(
     client: &Client,
     x: &Buffer,
     inner: usize,
-    alpha: f32,
-    limit: f32,
+    (alpha, limit, halves): (f32, f32, bool),
     dtype: FloatType,
 ) -> Buffer {
     let width = 2 * inner;
     assert!(inner > 0 && x.len.is_multiple_of(width), "invariant: x is rows of {width}");
     let y = Buffer::empty(client, x.len / 2, dtype);
     if y.len > 0 {
-        let size = size_of(inner, &[x], &[dtype]);
+        // Turns go on from a row to the next.
+        let size = size_of(if halves { inner } else { y.len }, &[x], &[dtype]);
         let (count, dim) = elements::launch(client, y.len / size);
-        clamped_halves_forward::launch(
+        clamped_forward::launch(
             client,
             count,
             dim,
@@ -113,6 +89,7 @@ fn clamped_halves(
             inner / size,
             alpha,
             limit,
+            halves,
             x.dtype.elem(),
             dtype.elem(),
         );
@@ -200,36 +177,25 @@ pub fn expert_gate_backward(
 fn clamped_forward<I: Float, O: Float, N: Size>(
     x: &[Vector<I, N>],
     y: &mut [Vector<O, N>],
-    alpha: f32,
-    limit: f32,
-    #[define(I)] _of_x: ElemType,
-    #[define(O)] _of_y: ElemType,
-) {
-    if ABSOLUTE_POS >= y.len() {
-        terminate!();
-    }
-    let at = 2 * ABSOLUTE_POS;
-    let (gate, up) = from_turns::<N>(Vector::cast_from(x[at]), Vector::cast_from(x[at + 1]));
-    y[ABSOLUTE_POS] = Vector::cast_from(of_clamped::<N>(gate, up, alpha, limit).0);
-}
-
-#[cube(launch, address_type = "dynamic")]
-fn clamped_halves_forward<I: Float, O: Float, N: Size>(
-    x: &[Vector<I, N>],
-    y: &mut [Vector<O, N>],
     vectors: usize,
     alpha: f32,
     limit: f32,
+    #[comptime] halves: bool,
     #[define(I)] _of_x: ElemType,
     #[define(O)] _of_y: ElemType,
 ) {
     if ABSOLUTE_POS >= y.len() {
         terminate!();
     }
-    let at = ABSOLUTE_POS + ABSOLUTE_POS / vectors * vectors;
-    let gate = Vector::<f32, N>::cast_from(x[at]);
-    let up = Vector::<f32, N>::cast_from(x[at + vectors]);
-    y[ABSOLUTE_POS] = Vector::cast_from(of_clamped::<N>(gate, up, alpha, limit).0);
+    if comptime!(halves) {
+        let at = ABSOLUTE_POS + ABSOLUTE_POS / vectors * vectors;
+        let (gate, up) = (Vector::cast_from(x[at]), Vector::cast_from(x[at + vectors]));
+        y[ABSOLUTE_POS] = Vector::cast_from(of_clamped::<N>(gate, up, alpha, limit).0);
+    } else {
+        let at = 2 * ABSOLUTE_POS;
+        let (gate, up) = from_turns::<N>(Vector::cast_from(x[at]), Vector::cast_from(x[at + 1]));
+        y[ABSOLUTE_POS] = Vector::cast_from(of_clamped::<N>(gate, up, alpha, limit).0);
+    }
 }
 
 #[cube(launch, address_type = "dynamic")]

@@ -131,10 +131,14 @@ impl ModelFolder {
     /// that they were trained with: of all parts or of text alone (`Qwen3_5ForCausalLM`), or as Transformers had it before 4.52.
     #[must_use]
     pub fn named_as_in(mut self, adapter: &AdapterFolder) -> Self {
-        if self.spec.part {
-            self.spec.names = self.spec.names.of_adapter(&adapter.modules().collect::<Vec<_>>());
-        }
+        self.spec.names = self.names_in(adapter);
         self
+    }
+
+    /// The names that an adapter has for the modules.
+    pub(crate) fn names_in(&self, adapter: &AdapterFolder) -> Names {
+        let names = self.spec.names;
+        if self.spec.part { names.of_adapter(&adapter.modules().collect::<Vec<_>>()) } else { names }
     }
 
     /// What fills up texts in batches: written into the `config.json` of a model that scores, where Transformers finds a

@@ -47,7 +47,7 @@ impl<'a> MixedAdapters<'a> {
             return refused("task_type");
         }
         let spec = self.folder.spec();
-        if spec.part && spec.names.of_adapter(&adapter.modules().collect::<Vec<_>>()) != spec.names {
+        if self.folder.names_in(adapter) != spec.names {
             return refused("names of modules");
         }
         let mut blueprint = Blueprint::new(spec.clone())?;

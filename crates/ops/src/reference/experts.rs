@@ -57,14 +57,13 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
                 activated(f, both.clone().narrow(1, 0, width / 2)) * both.narrow(1, width / 2, width / 2)
             }
             ExpertGate::Plain(f) => activated(f, both),
-            ExpertGate::ClampedHalves { alpha, limit } => {
-                let half = |at: usize| both.clone().narrow(1, at * width / 2, width / 2);
-                let (g, u) = (half(0).clamp_max(limit), half(1).clamp(-limit, limit));
-                g.clone() * sigmoid(g * alpha) * (u + 1.0)
-            }
-            ExpertGate::Clamped { alpha, limit } => {
-                let turns = both.reshape([tokens, width / 2, 2]);
-                let of = |at: usize| turns.clone().narrow(2, at, 1).reshape([tokens, width / 2]);
+            ExpertGate::Clamped { alpha, limit } | ExpertGate::ClampedHalves { alpha, limit } => {
+                let turns = matches!(experts.gate, ExpertGate::Clamped { .. });
+                let half = width / 2;
+                let of = |at: usize| match turns {
+                    true => both.clone().reshape([tokens, half, 2]).narrow(2, at, 1).reshape([tokens, half]),
+                    false => both.clone().narrow(1, at * half, half),
+                };
                 let (g, u) = (of(0).clamp_max(limit), of(1).clamp(-limit, limit));
                 g.clone() * sigmoid(g * alpha) * (u + 1.0)
             }
